@@ -1,10 +1,10 @@
 """One rank of the benchmark of recovery; `run.py` starts it.
 
-    python rank.py ringcore|commits|torchft|ULFM|torchrun FOLDER [--model mlp|state|device]
+    python rank.py ringcore|commits|torchft|ULFM FOLDER [--model mlp|state|device]
 
 After each step it writes a line into FOLDER/steps.PID: the time, in seconds of the clock that all processes of the
 machine share, how many ranks the step had, and which it was. The gradients are 64 MiB in four tensors, and cost hardly
-any time. `commits` is ringcore in a loop that others can join; `torchrun` starts all ranks again from a checkpoint.
+any time. `commits` is ringcore in a loop that others can join.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ TENSORS, ELEMENTS = 4, 4 << 20
 FOLDER = Path(sys.argv[2])
 
 
-# Of the model `device`, and how often torchrun's ranks make a checkpoint, in steps.
-DEVICE_ELEMENTS, DEVICE_S, CHECKPOINT_EVERY = 1 << 20, 0.1, 10
+# Of the model `device`.
+DEVICE_ELEMENTS, DEVICE_S = 1 << 20, 0.1
 
 
 def tell(ranks: int, step: int = 0) -> None:
@@ -135,34 +135,6 @@ def run_torchft() -> None:
             tell(manager.num_participants())
 
 
-def run_torchrun() -> None:
-    """DistributedDataParallel over gloo, which begins at the last checkpoint."""
-    import torch
-    from torch import distributed
-
-    distributed.init_process_group("gloo")
-    module, loss_of = training()
-    wrapped = torch.nn.parallel.DistributedDataParallel(module)
-    optimizer = sgd(module)
-    kept, step = FOLDER / "checkpoint", 0
-    if kept.exists():
-        found = torch.load(kept)
-        module.load_state_dict(found["module"])
-        optimizer.load_state_dict(found["optimizer"])
-        step = found["step"]
-    while True:
-        optimizer.zero_grad()
-        loss_of(wrapped).backward()
-        optimizer.step()
-        step += 1
-        tell(distributed.get_world_size(), step)
-        if step % CHECKPOINT_EVERY == 0 and distributed.get_rank() == 0:
-            torch.save(
-                {"module": module.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, f"{kept}.new"
-            )
-            Path(f"{kept}.new").rename(kept)
-
-
 def run_ulfm() -> None:
     """MPI with the extensions for lost ranks: what is summed stays as it was, and is summed again."""
     import numpy as np
@@ -199,7 +171,6 @@ RUNS: dict[str, Callable[[], None]] = {
     "commits": run_commits,
     "torchft": run_torchft,
     "ULFM": run_ulfm,
-    "torchrun": run_torchrun,
 }
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Measures what it costs that a rank is lost, leaves or comes, beside peers; in minutes, and alone on the machine.
 
     python benchmarks/recovery/run.py [killed] [hosts] [silent] [leaves] [comes] [state] [cost] [goodput]
-                                      [--repeats 5] [--libraries ringcore ULFM torchft torchrun]
+                                      [--repeats 5] [--libraries ringcore ULFM torchft]
 
 killed: one of 4 ranks of a host gets SIGKILL. hosts: the same, each rank on a host of its own (network namespaces).
 silent: its host's cable is pulled out instead. From then to the end of the step that it was in on the last of those who
@@ -10,10 +10,9 @@ leaves: `ringcore drain`; comes: a rank that had ended is back. What the step to
 that waited longest, less what a step takes. state: the same of one with 400 MB of state, between hosts with cables of 1
 Gbit/s: what of this is more than the cable takes for it, too. cost: a step of 2 ranks, in an elastic job and in
 another. The gradients are 64 MiB, but for `cost`, which trains a net of 25 million parameters. goodput: one of 4 ranks
-gets SIGKILL every 20 s and comes again after 5 (torchrun starts all of them again, at once); the percentage of the
-seconds in which ranks lived that went into steps which count, once each; a step is 0.1 s on a device and a sum of 16
-MiB. hosts, silent and state need root. Writes benchmarks/results/recovery.jsonl (--fresh begins it anew), and prints a
-table of what was found.
+gets SIGKILL every 20 s and comes again after 5; the percentage of the seconds in which ranks lived that went into steps
+which count; a step is 0.1 s on a device, in which the host sleeps, and a sum of 16 MiB. hosts, silent and state need
+root. Writes benchmarks/results/recovery.jsonl (--fresh begins it anew), and prints a table of what was found.
 """
 
 from __future__ import annotations
@@ -58,7 +57,6 @@ MEASURED = {
     "ringcore": ["killed", "hosts", "silent", "leaves", "comes", "state", "cost", "goodput"],
     "ULFM": ["killed"],
     "torchft": ["killed"],
-    "torchrun": ["goodput"],
 }
 
 
@@ -332,14 +330,10 @@ def cost(elastic: bool) -> float:
         return statistics.median(step_s(lines[5:]) for lines in job.steps().values())
 
 
-def goodput(library: str) -> float:
+def goodput(_library: str) -> float:
     """The part of the seconds in which ranks lived that went into steps which count."""
 
     def commands(folder: Path) -> list[tuple[list[str], dict[str, str]]]:
-        if library == "torchrun":
-            words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(RANKS)]
-            words += ["--max-restarts", "100", "--monitor-interval", "0.1"]
-            return [([*words, str(HERE / "rank.py"), library, str(folder), "--model=device", "device"], {})]
         cool_down = ("--blacklist-cooldown-range", BACK_AFTER_S, BACK_AFTER_S, "--reset-limit", "100")
         words = ("-np", str(RANKS), "--min-np", "2", *cool_down)
         return [(ringrun(*words, rank="commits", folder=folder, model="device"), {})]
