@@ -109,6 +109,11 @@ def run_mpi(hosts: Sequence[Host], library: str) -> list[dict[str, Any]]:
     return parsed(done.stdout)
 
 
+def far(hosts: Sequence[Host], loss: float) -> contextlib.AbstractContextManager[None]:
+    """Hosts far apart, with so large a part of the packets lost."""
+    return far_apart(hosts, bytes_per_s=FAR_BYTES_PER_S, round_trip_s=FAR_ROUND_TRIP_S, loss=loss)
+
+
 def parsed(output: str) -> list[dict[str, Any]]:
     """The lines that are findings."""
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
@@ -163,10 +168,7 @@ def two_by_two(_: Sequence[str], note: Callable[[dict[str, Any]], None]) -> None
 def hosts_far_apart(libraries: Sequence[str], note: Callable[[dict[str, Any]], None]) -> None:
     """One rank on each of four hosts, each in a place of its own; ringcore also with one connection a lane."""
     for loss in (0.0, 0.001):
-        with (
-            namespaces(4, sshd=False) as hosts,
-            far_apart(hosts, bytes_per_s=FAR_BYTES_PER_S, round_trip_s=FAR_ROUND_TRIP_S, loss=loss),
-        ):
+        with namespaces(4, sshd=False) as hosts, far(hosts, loss):
             for library in libraries:
                 for connections in ("0", "1") if library == "ringcore" else ("",):
                     env = {"RINGCORE_CONNECTIONS": connections} if connections else {}

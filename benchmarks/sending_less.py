@@ -24,14 +24,12 @@ import contextlib
 import json
 from collections.abc import Iterator, Sequence
 
-from network import FAR_BYTES_PER_S, FAR_ROUND_TRIP_S, HERE, goodput, run_ranks
-from support.namespaces import Host, far_apart, namespaces
+from network import HERE, far, goodput, run_ranks
+from support.namespaces import Host, namespaces
 
 RANK = str(HERE / "sending_less_rank.py")
 RESULTS = HERE / "results" / "sending-less.jsonl"
 HOSTS = 4
-
-
 FAR = "100mbit, 80 ms, 0.1 % lost"
 # By case: what each host's cable carries, in the words of tc.
 CASES = {
@@ -45,8 +43,7 @@ def places(rate: str) -> Iterator[Sequence[Host]]:
     with contextlib.ExitStack() as stack:
         hosts = stack.enter_context(namespaces(HOSTS, sshd=False))
         if rate == FAR:
-            far = far_apart(hosts, bytes_per_s=FAR_BYTES_PER_S, round_trip_s=FAR_ROUND_TRIP_S, loss=0.001)
-            stack.enter_context(far)
+            stack.enter_context(far(hosts, loss=0.001))
         else:
             for host in hosts:
                 host.shape(rate, "64kb", "50ms")

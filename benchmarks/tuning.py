@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from network import FAR_BYTES_PER_S, FAR_ROUND_TRIP_S, HERE, run_ranks
-from support.namespaces import Host, far_apart, namespaces
+from network import HERE, far, run_ranks
+from support.namespaces import Host, namespaces
 
 RANK = str(HERE / "tuning_rank.py")
 RESULTS = HERE / "results" / "tuning.jsonl"
@@ -45,9 +45,7 @@ def places(network: str) -> Iterator[list[Host]]:
                 rates = {other.address: SPOKE if hosts[0] in (host, other) else RIM for other in others}
                 host.shape_towards(rates)
         if network in ("long", "lossy"):
-            loss = 0.001 if network == "lossy" else 0.0
-            far = far_apart(hosts, bytes_per_s=FAR_BYTES_PER_S, round_trip_s=FAR_ROUND_TRIP_S, loss=loss)
-            stack.enter_context(far)
+            stack.enter_context(far(hosts, loss=0.001 if network == "lossy" else 0.0))
         yield hosts
 
 

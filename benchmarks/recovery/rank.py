@@ -17,11 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 TENSORS, ELEMENTS = 4, 4 << 20
-FOLDER = Path(sys.argv[2])
-
-
 # Of the model `device`.
 DEVICE_ELEMENTS, DEVICE_S = 1 << 20, 0.1
+FOLDER = Path(sys.argv[2])
 
 
 def tell(ranks: int, step: int = 0) -> None:

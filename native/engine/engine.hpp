@@ -119,8 +119,8 @@ class Engine {
   // Timers: heartbeats, stalled operations, lost peers. `idle`: nothing has moved for a moment.
   void check_timers(bool idle);
   Nanoseconds timer_interval() const;
-  // Whether a bucket is open, which is closed after a while: timers are looked after every millisecond.
-  bool gathers() const;
+  // Whether one of them is to be closed after a while: timers are looked after every millisecond then.
+  bool has_open_buckets() const;
 
   // Members in ascending order. Either every rank of the job adds the set, in the same order as it adds and removes other
   // ones; or only its members do, in any order, under a number that they have agreed on: from 1, and never used before.

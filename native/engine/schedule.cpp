@@ -290,9 +290,8 @@ void Schedule::flush() {
 }
 
 std::optional<Nanoseconds> Schedule::open_since() const {
-  std::optional<Nanoseconds> since;
-  for (const auto& bucket : buckets_) since = std::min(since.value_or(bucket->opened_at), bucket->opened_at);
-  return since;
+  if (buckets_.empty()) return std::nullopt;
+  return buckets_.front()->opened_at;
 }
 
 void Schedule::close_buckets(const std::function<bool(const Task&)>& which) {

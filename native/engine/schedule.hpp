@@ -173,7 +173,7 @@ class Schedule {
   const Clock& clock_;
   Timeline& timeline_;
   std::vector<Post> posts_;  // in the order in which they are asked
-  std::vector<std::unique_ptr<Task>> buckets_;  // open: more tensors may join them
+  std::vector<std::unique_ptr<Task>> buckets_;  // open, the oldest first: more tensors may join them
   std::vector<Lane> lanes_;  // those of the links, and one behind them for each post, where tasks end at their launch
   std::size_t tasks_ = 0;  // in all of them
   std::vector<const std::byte*> eager_sources_;

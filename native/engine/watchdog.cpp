@@ -19,7 +19,7 @@ constexpr int kStarvedPatience = 10;
 // Where nobody waits for what is in a bucket, it is closed when nothing more was announced for so long, and nothing has
 // been that others have yet to announce; or a longer while after it was opened. The other members leave it to the first
 // one for some times as long, as one wish is enough.
-constexpr Nanoseconds kGathers = kMillisecond;
+constexpr Nanoseconds kBurstGap = kMillisecond;
 constexpr Nanoseconds kLongestOpen = 20 * kMillisecond;
 constexpr int kOthersPatience = 4;
 
@@ -191,15 +191,15 @@ bool Engine::awaits(const Peer& peer) const {
 // What nobody waits for yet runs beside what its submitters do meanwhile.
 void Engine::close_old_buckets(ProcessSet& set, Nanoseconds now) {
   const auto since = set.schedule.open_since();
-  if (!since || set.joining()) return;
+  if (!since || left_ || set.joining()) return;
   const int patience = set.self == 0 ? 1 : kOthersPatience;
   const Nanoseconds quiet = now - std::max(*since, set.announced_at);
-  const bool more_may_come = quiet < patience * kGathers || !set.negotiation.settled();
+  const bool more_may_come = quiet < patience * kBurstGap || !set.negotiation.settled();
   if (more_may_come && now - *since < patience * kLongestOpen) return;
   close_buckets(set, {.type = RecordType::kNoop, .flags = kFlush});
 }
 
-bool Engine::gathers() const {
+bool Engine::has_open_buckets() const {
   return std::ranges::any_of(sets_, [](const auto& item) { return item.second->schedule.open_since().has_value(); });
 }
 

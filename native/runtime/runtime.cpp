@@ -337,7 +337,7 @@ void Runtime::progress_loop() {
           set = wait_set(thread_waiter_);
           limit = engine_.busy() ? std::min(engine_.timer_interval(), kQuietTick) : engine_.timer_interval();
           // Who waits again and again closes the buckets, and is not to be disturbed.
-          if (engine_.gathers() && drives_ - drives_before < kBurst) limit = std::min(limit, kTimerInterval);
+          if (engine_.has_open_buckets() && drives_ - drives_before < kBurst) limit = std::min(limit, kTimerInterval);
           // Nobody waits: even where a link would rather be driven on, others may need the core.
           limit = std::max(longest_nap(engine_.busy(), limit), kShortestNap);
         }

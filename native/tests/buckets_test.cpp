@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <string>
 #include <thread>
 #include <vector>
@@ -44,38 +45,87 @@ TEST_CASE("what nobody waits for ends beside what its submitters do") {
   });
 }
 
-TEST_CASE("what is submitted within a millisecond shares a bucket, which is closed some milliseconds later") {
-  transport::SimOptions quick;
-  quick.shortest_delay = quick.longest_delay = 10'000;
-  SimJob job(3, quick);
-  std::vector<std::vector<float>> tensors(9, std::vector<float>(4, 1.0F));
+namespace {
+
+transport::SimOptions quick() {
+  transport::SimOptions options;
+  options.shortest_delay = options.longest_delay = 10'000;
+  return options;
+}
+
+// A job whose ranks submit alike.
+struct Submitting {
+  SimJob job;
+  std::deque<std::vector<float>> tensors;
   std::vector<std::shared_ptr<Operation>> operations;
-  const auto submit = [&](const std::string& name) {
-    for (Rank rank = 0; rank < 3; ++rank) {
-      operations.push_back(job.allreduce(name, tensors[operations.size()]));
+
+  void submit(const std::string& name, Rank first = 0) {
+    for (Rank rank = first; rank < kRanks; ++rank) {
+      operations.push_back(job.allreduce(name, tensors.emplace_back(4, 1.0F)));
       job.submit(rank, operations.back());
     }
-  };
-  const auto are = [&](engine::OperationState state) {
-    return [&operations, state] {
-      return std::ranges::all_of(operations, [&](const auto& one) { return one->state.load() == state; });
-    };
-  };
-  const Nanoseconds begin = job.now();
-  submit("first");
-  while (!are(engine::OperationState::kReleased)()) {
-    for (Rank rank = 0; rank < 3; ++rank) job.engine(rank).progress();
-    REQUIRE(job.now() - begin < kMillisecond);
-    job.network().run_until(job.now() + quick.longest_delay);
   }
-  for (Rank rank = 0; rank < 3; ++rank) job.engine(rank).check_timers(true);
-  submit("second");
-  submit("third");
-  REQUIRE(job.run_until(are(engine::OperationState::kDone)));
-  CHECK(job.now() - begin <= 20 * kMillisecond);
-  for (std::size_t i = 0; i < operations.size(); ++i) {
-    CHECK(operations[i]->error == nullptr);
-    CHECK(operations[i]->started_at == operations[i % 3]->started_at);
+  bool all_are(engine::OperationState state) const {
+    return std::ranges::all_of(operations, [&](const auto& one) { return one->state.load() == state; });
   }
-  for (const auto& tensor : tensors) CHECK(tensor == std::vector<float>(4, 3.0F));
+  // Without a look at timers.
+  void pass(Nanoseconds time) {
+    for (const Nanoseconds end = job.now() + time; job.now() < end; job.network().run_until(job.now() + 10'000)) {
+      for (Rank rank = 0; rank < kRanks; ++rank) job.engine(rank).progress();
+    }
+  }
+  void look_at_timers() {
+    for (Rank rank = 0; rank < kRanks; ++rank) job.engine(rank).check_timers(true);
+  }
+
+  static constexpr int kRanks = 3;
+};
+
+}  // namespace
+
+TEST_CASE("what is submitted within a millisecond shares a bucket, which is closed some milliseconds later") {
+  for (const int direct_members : {16, 2}) {  // among few, and along a tree
+    CAPTURE(direct_members);
+    Submitting ranks{SimJob(Submitting::kRanks, quick(), direct_members), {}, {}};
+    const Nanoseconds begin = ranks.job.now();
+    ranks.submit("first");
+    while (!ranks.all_are(engine::OperationState::kReleased)) {
+      REQUIRE(ranks.job.now() - begin < kMillisecond);
+      ranks.pass(10'000);
+    }
+    ranks.look_at_timers();
+    ranks.submit("second");
+    ranks.submit("third");
+    REQUIRE(ranks.job.run_until([&] { return ranks.all_are(engine::OperationState::kDone); }));
+    CHECK(ranks.job.now() - begin <= 20 * kMillisecond);
+    for (std::size_t i = 0; i < ranks.operations.size(); ++i) {
+      CHECK(ranks.operations[i]->error == nullptr);
+      CHECK(ranks.operations[i]->started_at == ranks.operations[i % 3]->started_at);
+    }
+    for (const auto& tensor : ranks.tensors) CHECK(tensor == std::vector<float>(4, 3.0F));
+  }
+}
+
+TEST_CASE("a bucket is closed after some time also where more comes all the while") {
+  Submitting ranks{SimJob(Submitting::kRanks, quick()), {}, {}};
+  const Nanoseconds begin = ranks.job.now();
+  for (int number = 0; ranks.operations.empty() || !ranks.operations.front()->done(); ++number) {
+    REQUIRE(ranks.job.now() - begin < 60 * kMillisecond);  // it is not full yet
+    ranks.submit(std::to_string(number));
+    ranks.pass(kMillisecond / 2);
+    ranks.look_at_timers();
+  }
+  CHECK(ranks.operations.front()->error == nullptr);
+  REQUIRE(ranks.job.run_until([&] { return ranks.all_are(engine::OperationState::kDone); }));
+  for (const auto& tensor : ranks.tensors) CHECK(tensor == std::vector<float>(4, 3.0F));
+}
+
+TEST_CASE("the others close a bucket where the first member has joined") {
+  Submitting ranks{SimJob(Submitting::kRanks, quick()), {}, {}};
+  const auto join = std::make_shared<Operation>();
+  join->join = true;
+  ranks.job.submit(0, join);
+  ranks.submit("of the others", 1);
+  REQUIRE(ranks.job.run_until([&] { return ranks.all_are(engine::OperationState::kDone); }));
+  for (const auto& tensor : ranks.tensors) CHECK(tensor == std::vector<float>(4, 2.0F));
 }
