@@ -58,6 +58,11 @@ MEASURED = {
     "ULFM": ["killed"],
     "torchft": ["killed"],
 }
+# What torch frees in each step glibc gives back to the system or not, by chance, and to get it again takes a quarter of
+# a step of `cost`: in bytes, so much that it never does.
+KEEPS_MEMORY = dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), str(1 << 30)) | {
+    "MALLOC_TOP_PAD_": str(256 << 20)
+}
 
 
 class Job:
@@ -325,7 +330,7 @@ def state(_library: str) -> float:
 def cost(elastic: bool) -> float:
     """What a step of 2 ranks takes."""
     words = ("-np", "2", *(("--min-np", "1") if elastic else ()))
-    with started(lambda folder: [(ringrun(*words, folder=folder, model="mlp"), {})]) as job:
+    with started(lambda folder: [(ringrun(*words, folder=folder, model="mlp"), KEEPS_MEMORY)]) as job:
         job.wait(lambda steps: len(steps) == 2 and all(len(lines) > 40 for lines in steps.values()))
         return statistics.median(step_s(lines[5:]) for lines in job.steps().values())
 

@@ -12,6 +12,8 @@ struct Reduction {
   void (*into)(std::byte* dst, const std::byte* src, std::size_t count, double scale);
   void (*many)(const std::byte* const* srcs, std::size_t src_count, std::byte* const* dsts, std::size_t dst_count,
                std::size_t count, double scale);
+  void (*past_caches)(const std::byte* const* srcs, std::size_t src_count, std::byte* const* dsts,
+                      std::size_t dst_count, std::size_t count, double scale);
 };
 
 struct ElementKernels {

@@ -1,5 +1,9 @@
 // The reduction kernels for any processor of this architecture.
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 #include "base/kernel_table.hpp"
 
 #define RINGCORE_KERNELS_ISA baseline

@@ -87,9 +87,11 @@ void reduce_into(DType dtype, ReduceOp op, std::byte* dst, const std::byte* src,
 }
 
 void reduce_many(DType dtype, ReduceOp op, std::span<const std::byte* const> srcs, std::span<std::byte* const> dsts,
-                 std::size_t count, double scale) {
+                 std::size_t count, double scale, bool past_caches) {
   const FloatMode mode;
-  if (count > 0) reduction_of(dtype, op).many(srcs.data(), srcs.size(), dsts.data(), dsts.size(), count, scale);
+  const kernels::Reduction& reduction = reduction_of(dtype, op);
+  const auto reduce = past_caches ? reduction.past_caches : reduction.many;
+  if (count > 0) reduce(srcs.data(), srcs.size(), dsts.data(), dsts.size(), count, scale);
 }
 
 void scale_in_place(DType dtype, std::byte* data, std::size_t count, double factor) {

@@ -15,9 +15,10 @@ namespace ringcore {
 void reduce_into(DType dtype, ReduceOp op, std::byte* dst, const std::byte* src, std::size_t count, double scale = 1.0);
 
 // For every i: r = srcs[0][i] op srcs[1][i] op ... (in this order; halves accumulate in float32), times `scale`,
-// and then every dsts[k][i] = r. A destination may be one of the sources. One pass over memory.
+// and then every dsts[k][i] = r. A destination may be one of the sources. One pass over memory. `past_caches`: the
+// destinations are none of the sources, and too large for anybody to find them in a cache later: what they hold is not read.
 void reduce_many(DType dtype, ReduceOp op, std::span<const std::byte* const> srcs, std::span<std::byte* const> dsts,
-                 std::size_t count, double scale = 1.0);
+                 std::size_t count, double scale = 1.0, bool past_caches = false);
 
 // data[i] = data[i] * factor, computed in float64 for float64 and in float32 for the other floats. Integers wrap, and
 // their factor is whole; a bool has none. The same holds for `scale` above.

@@ -116,6 +116,9 @@ void check_rows(const Entry& entry) {
       (is_gathered_group && entry.splits.size() - outputs != descriptor.parts.size())) {
     throw Error(ErrorKind::kProtocol, "announced a group or an output without its rows");
   }
+  if (descriptor.collective == Collective::kAllreduce && entry.splits.size() > 1) {
+    throw Error(ErrorKind::kProtocol, "announced several inputs of an allreduce");
+  }
 }
 
 std::shared_ptr<const Error> Negotiation::find_mismatch(const Pending& pending) const {

@@ -242,6 +242,7 @@ class Engine {
     std::string why;  // as the one said who left first
   };
 
+  std::optional<std::uint64_t> input_apart(const Operation& operation) const;
   std::optional<std::uint64_t> registered_at(const Operation& operation) const;
   bool has_operation(const ProcessSet& set, std::uint64_t name_hash) const;
   void claim_name(Operation& operation);

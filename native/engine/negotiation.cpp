@@ -39,6 +39,12 @@ bool Release::all_registered() const {
                      [](const Contribution& c) { return c.present && c.location != 0; });
 }
 
+bool Release::all_inputs_registered() const {
+  if (contributions.empty()) return alike.input_location() != 0;
+  return std::all_of(contributions.begin(), contributions.end(),
+                     [](const Contribution& c) { return c.present && c.input_location() != 0; });
+}
+
 std::vector<int> Release::absent() const {
   std::vector<int> members;
   for (std::size_t m = 0; m < contributions.size(); ++m) {

@@ -65,6 +65,11 @@ struct Contribution {
 
   // Where the first dimension may differ between ranks; `part`: of a group.
   std::uint64_t rows_of(std::optional<std::size_t> part) const { return part ? splits[*part] : rows; }
+  // Of an allreduce: where what the member gives lies, as `location` says where its sum goes.
+  std::uint64_t input_location() const {
+    if ((flags & kInPlace) != 0) return location;
+    return splits.empty() ? 0 : splits.front();
+  }
 };
 
 // A member that gave a place for the result, where that is not known before all have announced theirs, of other rows
@@ -94,6 +99,7 @@ struct Release {
   bool all_have(std::uint8_t flag) const;  // and nobody is missing
   bool any_has(std::uint8_t flag) const;
   bool all_registered() const;
+  bool all_inputs_registered() const;  // of an allreduce
   std::vector<int> absent() const;  // members that have joined instead
 };
 

@@ -123,8 +123,9 @@ struct Operation {
   // result. Of a group: where its parts lie in a row.
   std::byte* output = nullptr;
   std::uint64_t output_rows = 0;  // of `output`; the negotiation tells whether they are those of the result
-  std::vector<std::uint64_t>
-      splits;  // alltoall: rows for each rank, empty: all alike; allgather of a group: rows of each part
+  // Alltoall: rows for each rank, empty: all alike; allgather of a group: rows of each part. Written by the engine: of an
+  // allreduce from registered memory to another place in it, where it comes from, plus 1.
+  std::vector<std::uint64_t> splits;
   std::vector<std::shared_ptr<Operation>> parts;  // of a group: see `make_group`
   std::int32_t priority = 0;  // the larger, the sooner: see docs/adr/0016
   bool awaited = false;  // somebody waits for it from the start: it may not stay in a bucket

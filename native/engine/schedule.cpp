@@ -89,6 +89,13 @@ bool Schedule::in_place_for_all(const Release& release) const {
          host_scales(*release.descriptor, size()).input == 1.0;
 }
 
+// Whether a plan may work where the data lies: in place, or an allreduce from one place in registered memory to another.
+bool Schedule::lies_ready_for_all(const Release& release) const {
+  if (in_place_for_all(release)) return true;
+  return release.all_registered() && release.descriptor->collective == Collective::kAllreduce &&
+         release.all_inputs_registered() && host_scales(*release.descriptor, size()).input == 1.0;
+}
+
 // A group whose parts lie in a row runs as one tensor.
 void Schedule::release_row(Release& group, const std::shared_ptr<Operation>& own) {
   struct Row {
@@ -197,6 +204,7 @@ void Schedule::release_cut(const std::shared_ptr<const Descriptor>& descriptor, 
     Release of_piece = release;
     for (Contribution& contribution : of_piece.contributions) {
       if (contribution.location != 0) contribution.location += begin * element;
+      for (std::uint64_t& input : contribution.splits) input += begin * element;
     }
     if (own != nullptr) {
       operation.whole = own.get();
@@ -238,10 +246,9 @@ void Schedule::release_one(const std::shared_ptr<const Descriptor>& described, s
     release.spread(static_cast<std::size_t>(size()));
     return release_cut(described, own, release, post.partition_bytes);
   }
-  const bool registered = in_place_for_all(release);
-  const bool large_and_in_place = registered && bytes >= settings_.direct_bytes;
-  const bool bucket =
-      descriptor.collective == Collective::kAllreduce && bytes <= post.bucket_bytes && !large_and_in_place;
+  const bool registered = lies_ready_for_all(release);
+  const bool large_and_ready = registered && bytes >= settings_.direct_bytes;
+  const bool bucket = descriptor.collective == Collective::kAllreduce && bytes <= post.bucket_bytes && !large_and_ready;
   if (bucket) {
     auto* const open = open_bucket(post, release, descriptor, own.get(), bytes);
     if (open != nullptr) return (*open)->add(described, std::move(own), bytes);

@@ -128,6 +128,7 @@ class Schedule {
 
   int size() const { return size_; }
   bool in_place_for_all(const Release& release) const;
+  bool lies_ready_for_all(const Release& release) const;
   void release_row(Release& group, const std::shared_ptr<Operation>& own);
   void release_now(Release release, std::shared_ptr<Operation> own);
   void release_parts(Release& group, const std::shared_ptr<Operation>& own);

@@ -257,6 +257,7 @@ void Engine::prepare(ProcessSet& set, Operation& operation) {
                 title(operation) + ": the root has no place for the result. Remedy: pass an output on the root.");
   }
   place_outputs(operation, set.self, set.peers.size());
+  if (const auto input = input_apart(operation)) operation.splits = {*input + 1};
   if (descriptor.is_group() || !operation.splits.empty()) check_record_size(operation, set.peers.size());
 }
 
@@ -288,9 +289,19 @@ void Engine::claim_name(Operation& operation) {
                   "it.");
 }
 
-// Where the data lies in this rank's arena, of an operation in place on registered memory, of an alltoall of what lies
-// there, and of an allgather into it: what the others read there is ready when they hear of it, or, of the allgather, when
-// it runs.
+// Where in this rank's arena lies what it gives to an allreduce whose sum goes elsewhere in there: the others read one and
+// write the other, and nothing is copied. What is small is copied sooner.
+std::optional<std::uint64_t> Engine::input_apart(const Operation& operation) const {
+  const Descriptor& descriptor = operation.descriptor;
+  const bool may = arena_ != nullptr && descriptor.collective == Collective::kAllreduce && !descriptor.is_group() &&
+                   !descriptor.on_device && operation.bytes() >= settings_.execution.direct_bytes;
+  if (!may || is_in_place(operation) || !arena_->offset_of(operation.output, operation.bytes())) return std::nullopt;
+  return arena_->offset_of(operation.input, operation.bytes());
+}
+
+// Where the data lies in this rank's arena, of an operation in place on registered memory, or of an allreduce from there to
+// there, of an alltoall of what lies there, and of an allgather into it: what the others read there is ready when they hear
+// of it, or, of the allgather, when it runs.
 std::optional<std::uint64_t> Engine::registered_at(const Operation& operation) const {
   const Descriptor& descriptor = operation.descriptor;
   // What the others add to on its way to the root is never what the caller has.
@@ -301,7 +312,8 @@ std::optional<std::uint64_t> Engine::registered_at(const Operation& operation) c
     const std::size_t row_bytes = descriptor.shape.row_elements() * size_of(descriptor.dtype);
     return arena_->offset_of(operation.output, operation.output_rows * row_bytes);
   }
-  if (!is_in_place(operation)) return std::nullopt;
+  const bool apart = descriptor.collective == Collective::kAllreduce && !operation.splits.empty();
+  if (!is_in_place(operation) && !apart) return std::nullopt;
   const bool scatters = descriptor.collective == Collective::kReduceScatter;
   return arena_->offset_of(scatters ? operation.input : operation.output, operation.bytes());
 }

@@ -1,5 +1,6 @@
 #include "plan/plan.hpp"
 
+#include <algorithm>
 #include <set>
 
 namespace ringcore::plan {
@@ -12,6 +13,16 @@ std::vector<Rank> Plan::neighbours() const {
     }
   }
   return {found.begin(), found.end()};
+}
+
+bool Plan::sums_at_once() const {
+  const auto sums_or_meets = [](const Step& step) {
+    if (step.kind != StepKind::kReduce) return step.kind == StepKind::kSignal || step.kind == StepKind::kWait;
+    return step.final &&
+           std::ranges::all_of(step.sources, [](const ChunkRef& from) { return from.buffer == Buffer::kData; });
+  };
+  return std::ranges::all_of(program.channels,
+                             [&](const Channel& channel) { return std::ranges::all_of(channel, sums_or_meets); });
 }
 
 }  // namespace ringcore::plan

@@ -108,6 +108,8 @@ struct Plan : Header {
   Program program;
   // The ranks that its steps name, in ascending order.
   std::vector<Rank> neighbours() const;
+  // Whether all that it does with data is to add what the ranks give, each sum in one step: it may read that anywhere.
+  bool sums_at_once() const;
 };
 
 // All ranks' programs: for proofs and predictions, of few ranks.

@@ -21,10 +21,12 @@ struct Operands {
   Layout data_layout;
   Layout input_layout;
   std::byte* data = nullptr;
-  const std::byte* input = nullptr;
+  const std::byte* input = nullptr;  // of an alltoall; of an allreduce, where that lies elsewhere than its sum
   const std::byte* own_block = nullptr;  // of an allgather, where that lies elsewhere: plans only read it
   std::byte* scratch = nullptr;
   std::vector<std::byte*> peer_data;  // by rank: their kData as seen from here; empty or null where it is not
+  // By rank: their `input`s of an allreduce as seen from here, for a plan that `sums_at_once`. Empty: nobody reads them here.
+  std::vector<std::byte*> peer_inputs;
   std::vector<std::byte*> peer_blocks;  // by rank: of their kInput, the block that is for this rank
 };
 

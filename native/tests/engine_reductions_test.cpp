@@ -76,6 +76,47 @@ TEST_CASE("registered memory is reduced in place") {
   });
 }
 
+TEST_CASE("an allreduce from one place in registered memory to another copies nothing, and leaves its input") {
+  for (const int ranks : {2, 3}) {
+    Cluster cluster({.ranks = ranks, .host_of = {}});
+    const float total = static_cast<float>((1 << ranks) - 1);
+    cluster.run([&](Rank rank) {
+      Runtime& runtime = cluster.runtime(rank);
+      constexpr std::size_t kCount = (1 << 20) + 3;
+      const auto allocate = [&] {
+        return reinterpret_cast<float*>(cluster.arena(rank).allocate(kCount * sizeof(float)));
+      };
+      float* const input = allocate();
+      float* const output = allocate();
+      std::fill(input, input + kCount, mark(rank));
+      std::vector<float> elsewhere(kCount, mark(rank));
+      // Where some of them lie otherwise, the others see the same.
+      enum class Case { kApart, kOneInPlace, kOneElsewhere, kPrescaled };
+      for (const Case one : {Case::kApart, Case::kOneInPlace, Case::kOneElsewhere, Case::kPrescaled}) {
+        CAPTURE(one);
+        const float* from = input;
+        if (rank == 1 && one == Case::kOneInPlace) from = std::copy(input, input + kCount, output) - kCount;
+        if (rank == 1 && one == Case::kOneElsewhere) from = elsewhere.data();
+        auto operation = make(Collective::kAllreduce, "twins", {kCount}, DType::kFloat32, from, output);
+        if (one == Case::kPrescaled) operation->descriptor.prescale = 0.5;
+        runtime.start_timeline();
+        runtime.submit(operation);
+        finish(runtime, *operation);
+        const std::vector<engine::Span> spans = runtime.stop_timeline();
+        // They meet once, at its end: nobody waits until the others have copied.
+        const auto meets =
+            std::ranges::count_if(spans, [](const engine::Span& span) { return span.activity.starts_with("signal"); });
+        const bool reads_inputs = one == Case::kApart || one == Case::kOneInPlace;
+        REQUIRE((meets == ranks - 1) == reads_inputs);
+        const float expected = one == Case::kPrescaled ? total / 2 : total;
+        REQUIRE(std::count(output, output + kCount, expected) == kCount);
+        REQUIRE((from != input || std::count(input, input + kCount, mark(rank)) == kCount));
+      }
+      for (float* const place : {input, output}) cluster.arena(rank).release(reinterpret_cast<std::byte*>(place));
+    });
+  }
+}
+
 TEST_CASE("a group that lies in a row of registered memory is reduced as one tensor") {
   Cluster cluster({.ranks = 3, .host_of = {}});
   cluster.run([&](Rank rank) {

@@ -208,6 +208,15 @@ TEST_CASE("reduce_into and reduce_many agree with a scalar reference") {
           CHECK(equal(dtype, outputs[0], expected.data(), count));
           CHECK(equal(dtype, outputs[1], expected.data(), count));
 
+          std::copy(first.begin(), first.end(), memory[0].data() + shift);
+          std::vector<std::byte> apart(count * element + 128);
+          auto* const line = apart.data() + 64 - reinterpret_cast<std::uintptr_t>(apart.data()) % 64;
+          std::byte* const elsewhere[] = {line + (shift > 0 ? element : 0), memory[sources].data() + shift};
+          std::memset(elsewhere[1], 0, count * element);
+          reduce_many(dtype, op, inputs, elsewhere, count, 1.0, true);
+          CHECK(equal(dtype, elsewhere[0], expected.data(), count));
+          CHECK(equal(dtype, elsewhere[1], expected.data(), count));
+
           reference(dtype, op, {first.data(), inputs[1]}, expected.data(), count);
           if (count > 0) std::memcpy(memory[0].data() + shift, first.data(), count * element);
           reduce_into(dtype, op, memory[0].data() + shift, inputs[1], count);

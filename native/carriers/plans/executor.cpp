@@ -18,6 +18,8 @@ using plan::StepKind;
 
 // A local reduction gives other channels and other tasks a turn after this many bytes.
 constexpr std::size_t kReduceSlice = 512 * 1024;
+// Of sums that go elsewhere than where their values lie: what is so large leaves the caches before somebody reads it.
+constexpr std::size_t kPastCaches = 2 * 1024 * 1024;
 
 }  // namespace
 
@@ -35,6 +37,10 @@ PlanRun::PlanRun(const Plan& plan, Operands operands, std::span<transport::Link*
       channels_(program_.channels.size()),
       unsent_(3 * static_cast<std::size_t>(std::max(plan.chunks, plan.scratch_chunks)), 0) {
   find_peers(links);
+  const bool apart = operands_.input != operands_.data || !operands_.peer_inputs.empty();
+  if (plan.collective == Collective::kAllreduce && operands_.input != nullptr && apart) {
+    in_input_.assign(plan.chunks, true);
+  }
   std::size_t widest = 0;
   for (const Channel& channel : program_.channels) {
     for (const Step& step : channel) widest = std::max({widest, step.sources.size(), step.targets.size()});
@@ -95,6 +101,18 @@ std::byte* PlanRun::address_of_data(const ChunkRef& ref) const {
     return operands_.data + layout.offset(ref.chunk) * element_;
   }
   return const_cast<std::byte*>(operands_.own_block) + (layout.offset(ref.chunk) - layout.offset(first)) * element_;
+}
+
+bool PlanRun::lies_in_input(const ChunkRef& ref) const {
+  if (in_input_.empty() || ref.buffer != Buffer::kData) return false;
+  return ref.rank == self_ ? in_input_[ref.chunk] : !operands_.peer_inputs.empty();
+}
+
+// Of what is sent, added or copied.
+const std::byte* PlanRun::address_of_source(const ChunkRef& ref) const {
+  if (!lies_in_input(ref)) return address(ref);
+  const std::byte* const input = ref.rank == self_ ? operands_.input : operands_.peer_inputs[ref.rank];
+  return input + operands_.data_layout.offset(ref.chunk) * element_;
 }
 
 std::byte* PlanRun::address_of_input(const ChunkRef& ref) const {
@@ -233,7 +251,10 @@ bool PlanRun::step(std::size_t channel) {
 }
 
 // The step has taken effect, but for the rounding of what it has completed: see plan.hpp.
-void PlanRun::complete(const Step& step, ChannelState& state) const {
+void PlanRun::complete(const Step& step, ChannelState& state) {
+  for (const ChunkRef& target : step.targets) {
+    if (target.rank == self_ && lies_in_input(target)) in_input_[target.chunk] = false;
+  }
   if (step.final && plan_.compression != Compression::kNone) {
     for (const ChunkRef& target : step.targets) {
       round_to_quantised(plan_.compression, operands_.dtype, address(target), bytes(target) / element_);
@@ -251,7 +272,8 @@ bool PlanRun::reduce(const Step& step, ChannelState& state) {
     }
   }
   const std::size_t slice = std::min(total - state.done_bytes, kReduceSlice);
-  for (std::size_t i = 0; i < step.sources.size(); ++i) sources_[i] = address(step.sources[i]) + state.done_bytes;
+  for (std::size_t i = 0; i < step.sources.size(); ++i)
+    sources_[i] = address_of_source(step.sources[i]) + state.done_bytes;
   for (std::size_t i = 0; i < step.targets.size(); ++i) targets_[i] = address(step.targets[i]) + state.done_bytes;
   if (step.sources.size() == 1 && !(step.final && operands_.final_scale != 1.0)) {
     for (std::size_t i = 0; i < step.targets.size(); ++i) {
@@ -260,7 +282,7 @@ bool PlanRun::reduce(const Step& step, ChannelState& state) {
   } else {
     reduce_many(operands_.dtype, operands_.op, std::span(sources_).first(step.sources.size()),
                 std::span(targets_).first(step.targets.size()), slice / element_,
-                step.final ? operands_.final_scale : 1.0);
+                step.final ? operands_.final_scale : 1.0, !operands_.peer_inputs.empty() && total >= kPastCaches);
   }
   state.done_bytes += slice;
   if (state.done_bytes == total) complete(step, state);

@@ -118,12 +118,13 @@ class PlanRun final : public Run {
   std::size_t values_received(const Step& step) const;
   std::size_t sent_bytes(const Step& step, std::size_t values) const;
   std::byte* landing(const Step& step, ChannelState& state, std::size_t total) const;
-  void end_receive(const Step& step, ChannelState& state) const;
-  void complete(const Step& step, ChannelState& state) const;
+  void end_receive(const Step& step, ChannelState& state);
+  void complete(const Step& step, ChannelState& state);
   bool receive(const Step& step, ChannelState& state);
   bool receive_messages(const Step& step, ChannelState& state, transport::Link& link, std::size_t total);
   bool reduce_arrived(const Step& step, ChannelState& state, transport::Link& link, std::size_t bytes);
   void receive_aside(const Step& step, ChannelState& state, std::span<const std::byte> payload) const;
+  void add(const Step& step, const ChunkRef& target, std::size_t begin, std::span<const std::byte> received) const;
   void take_quantised(const Step& step, ChannelState& state) const;
   void end_transfer(Peer& peer);
   bool accept_header(Peer& peer, std::size_t bytes);
@@ -136,6 +137,8 @@ class PlanRun final : public Run {
   bool may_run(const Step& step) const;
   std::byte* address(const ChunkRef& ref) const;
   std::byte* address_of_data(const ChunkRef& ref) const;
+  bool lies_in_input(const ChunkRef& ref) const;
+  const std::byte* address_of_source(const ChunkRef& ref) const;
   std::byte* address_of_input(const ChunkRef& ref) const;
   std::uint32_t as_received(const ChunkRef& input) const;
   std::uint32_t parts() const { return plan_.chunks / static_cast<std::uint32_t>(plan_.ranks); }  // of a block
@@ -156,6 +159,9 @@ class PlanRun final : public Run {
   std::vector<ChannelState> channels_;
   std::vector<Peer> peers_;  // in the order of their ranks
   std::vector<std::uint32_t> unsent_;  // by buffer and chunk
+  // By chunk of kData: whether nothing was written to it, and what this rank gives for it is still in `input` only. Empty
+  // where it lies in kData from the beginning.
+  std::vector<bool> in_input_;
   std::vector<const std::byte*> sources_;
   std::vector<std::byte*> targets_;
   const Clock* clock_ = nullptr;  // null: steps are not timed

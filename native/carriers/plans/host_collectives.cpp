@@ -1,6 +1,7 @@
 // What a task of one tensor runs on, by its collective.
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <numeric>
 #include <utility>
 
@@ -27,33 +28,63 @@ void HostRun::start_allreduce() {
     return start_slice();
   }
   plan::Operands operands;
-  plan::Query query;
+  plan::Query query{.collective = Collective::kAllreduce, .bytes = task_.bytes};
   if (task_.descriptors.size() == 1) {
-    place_alone(operands);
-    query.registered = query.inputs_ready = !operands.peer_data.empty();
+    place_alone(query, operands);
   } else {
     place_in_fusion_buffer(task_.bytes, operands);
     pack(packed_);
     query.registered = !operands.peer_data.empty();
   }
-  query.collective = Collective::kAllreduce;
-  query.bytes = task_.bytes;
   run(query, std::move(operands));
 }
 
 // Works on the operation's own memory.
-void HostRun::place_alone(plan::Operands& operands) {
+void HostRun::place_alone(plan::Query& query, plan::Operands& operands) {
   const Descriptor& descriptor = task_.descriptor();
   const std::size_t count = descriptor.shape.elements();
   if (task_.operations.empty()) {
     work_ = Memory(task_.bytes);
     fill_identity(descriptor.dtype, summing(descriptor.op), work_.data(), count);
     operands.data = work_.data();
-  } else {
-    copy_first(task_.operation().output, task_.operation().input, task_.bytes);
-    operands.data = task_.operation().output;
+    return;
   }
-  if (task_.registered && !task_.bucket) operands.peer_data = find_peers(task_.bytes);
+  operands.data = task_.operation().output;
+  query.registered = task_.registered && !task_.bucket;
+  if (query.registered) operands.peer_data = find_peers(task_.bytes);
+  operands.input = task_.operation().input;
+  if (query.registered && sums_from_inputs(query)) {
+    query.inputs_ready = true;
+    operands.peer_inputs = find_inputs(task_.bytes);
+    return;
+  }
+  // Others find it in place only when it has been copied there.
+  query.inputs_ready = query.registered && std::all_of(task_.contributions.begin(), task_.contributions.end(),
+                                                       [](const auto& c) { return c.location == c.input_location(); });
+}
+
+// What this rank gives to an allreduce stays where it is until something is added to it; but not where a library wants it in
+// place, or others look for it there.
+void HostRun::place_input(const plan::Plan* plan, plan::Operands& operands) {
+  const bool known = plan != nullptr && (!plan->one_sided || !operands.peer_inputs.empty());
+  if (known && host_scales(task_.descriptor(), size()).input == 1.0) return;
+  copy_first(operands.data, std::exchange(operands.input, nullptr), task_.bytes);
+}
+
+// Whether what the members give to an allreduce stays as it is, and lies in registered memory, all of it.
+bool HostRun::sums_from_inputs(plan::Query query) {
+  if (!reads_registered()) return false;
+  query.inputs_ready = true;
+  describe(query);
+  return std::any_of(task_.contributions.begin(), task_.contributions.end(),
+                     [](const auto& c) { return c.location != c.input_location(); }) &&
+         carrier_.chooser_.choose_plan(query).sums_at_once();
+}
+
+// Whether a plan is sure to be the planner's own, and the members to see each other's memory.
+bool HostRun::reads_registered() const {
+  return task_.registered && config().topology.single_host() && config().topology.serving == 0 &&
+         !carrier_.chooser_.has_others();
 }
 
 bool HostRun::all_lie_registered() const {
@@ -63,10 +94,20 @@ bool HostRun::all_lie_registered() const {
 
 // Where the members' registered data lies, as seen from here; null where it is not seen.
 std::vector<std::byte*> HostRun::find_peers(std::size_t bytes) const {
+  return find(bytes, [](const engine::Contribution& from) { return from.location; });
+}
+
+// And what they give to an allreduce, where its sum does not go there.
+std::vector<std::byte*> HostRun::find_inputs(std::size_t bytes) const {
+  return find(bytes, &engine::Contribution::input_location);
+}
+
+template <typename LocationOf>
+std::vector<std::byte*> HostRun::find(std::size_t bytes, LocationOf location_of) const {
   std::vector<std::byte*> found(static_cast<std::size_t>(size()), nullptr);
   for (int m = 0; m < size(); ++m) {
     if (m == self() || !config().links[m]->sees_memory()) continue;
-    found[m] = config().links[m]->peer_memory(task_.contributions[m].location - 1, bytes);
+    found[m] = config().links[m]->peer_memory(std::invoke(location_of, task_.contributions[m]) - 1, bytes);
   }
   return found;
 }
@@ -160,7 +201,7 @@ void HostRun::start_reducescatter() {
 // Whether a reducescatter into a part of the tensor runs where that lies. Only a plan that reads the others' rows where
 // they are leaves the rest of the tensor as it is.
 bool HostRun::reduces_in_place(plan::Query query) {
-  if (!task_.registered || !config().topology.single_host() || carrier_.chooser_.has_others()) return false;
+  if (!reads_registered()) return false;
   query.registered = query.inputs_ready = true;
   describe(query);
   return carrier_.chooser_.choose_plan(query).one_sided;

@@ -137,6 +137,7 @@ void HostRun::run(plan::Query query, plan::Operands operands, const std::vector<
   operands.op = summing(descriptor.op);
   operands.final_scale = host_scales(descriptor, size()).result;
   const plan::Plan* plan = choice_.plan;
+  if (query.collective == Collective::kAllreduce && operands.input != nullptr) place_input(plan, operands);
   const std::uint32_t chunks = plan == nullptr ? 1 : plan->chunks;
   const int parts = plan == nullptr ? 1 : static_cast<int>(plan->chunks) / size();
   // A tensor's own blocks of values are those that are quantised: what has been rounded before loses nothing more.

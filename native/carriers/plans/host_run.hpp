@@ -55,6 +55,8 @@ class HostRun final : public engine::Run {
   void start_reduce();
   void start_reducescatter();
   bool reduces_in_place(plan::Query query);
+  bool sums_from_inputs(plan::Query query);
+  bool reads_registered() const;
   void start_alltoall();
   void start_gathers();
   void start_scatters();
@@ -74,10 +76,14 @@ class HostRun final : public engine::Run {
   void use_fusion_arena(std::size_t bytes, plan::Operands& operands);
   void place_in_fusion_buffer(std::size_t bytes, plan::Operands& operands);
   void pack(std::byte* at) const;
-  void place_alone(plan::Operands& operands);
+  void place_alone(plan::Query& query, plan::Operands& operands);
+  void place_input(const plan::Plan* plan, plan::Operands& operands);
   bool all_lie_registered() const;
   bool gives_evenly() const;
   std::vector<std::byte*> find_peers(std::size_t bytes) const;
+  std::vector<std::byte*> find_inputs(std::size_t bytes) const;
+  template <typename LocationOf>
+  std::vector<std::byte*> find(std::size_t bytes, LocationOf location_of) const;
   std::vector<std::byte*> find_blocks(std::size_t row_bytes) const;
   void unpack();
   void unpack_gathers() const;

@@ -1,5 +1,6 @@
 // What a run receives, and reduces while the rest of it comes.
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -43,13 +44,23 @@ std::byte* PlanRun::landing(const Step& step, ChannelState& state, std::size_t t
   return state.landed.data();
 }
 
-void PlanRun::end_receive(const Step& step, ChannelState& state) const {
+// To a chunk, from byte `begin` on; the first time to what this rank gives for it.
+void PlanRun::add(const Step& step, const ChunkRef& target, std::size_t begin,
+                  std::span<const std::byte> received) const {
+  const std::size_t count = received.size() / element_;
+  const double scale = step.final ? operands_.final_scale : 1.0;
+  std::byte* const to = address(target) + begin;
+  if (!lies_in_input(target)) return reduce_into(operands_.dtype, operands_.op, to, received.data(), count, scale);
+  const std::array<const std::byte*, 2> sources = {address_of_source(target) + begin, received.data()};
+  reduce_many(operands_.dtype, operands_.op, sources, std::span(&to, 1), count, scale);
+}
+
+void PlanRun::end_receive(const Step& step, ChannelState& state) {
   const std::byte* from = state.landed.data();
   for (std::size_t i = 0; step.targets.size() > 1 && i < step.targets.size(); ++i) {
     const std::size_t size = bytes(step.targets[i]);
     if (step.kind == StepKind::kRecvReduce) {
-      reduce_into(operands_.dtype, operands_.op, address(step.targets[i]), from, size / element_,
-                  step.final ? operands_.final_scale : 1.0);
+      add(step, step.targets[i], 0, {from, size});
     } else if (size > 0) {
       std::memcpy(address(step.targets[i]), from, size);
     }
@@ -103,6 +114,9 @@ void PlanRun::take_quantised(const Step& step, ChannelState& state) const {
   std::byte* const to = address(step.targets.front()) + first * element_;
   if (step.kind == StepKind::kRecvReduce) {
     const double scale = step.final ? operands_.final_scale : 1.0;
+    if (lies_in_input(step.targets.front())) {
+      std::memcpy(to, address_of_source(step.targets.front()) + first * element_, (arrived - first) * element_);
+    }
     add_quantised(compression, operands_.dtype, from, arrived - first, to, scale);
   } else {
     dequantise(compression, operands_.dtype, from, arrived - first, to);
@@ -132,8 +146,7 @@ bool PlanRun::receive_messages(const Step& step, ChannelState& state, transport:
   state.incoming.pop_front();
   const std::size_t bytes = std::min(total - state.done_bytes, kMessageBytes);
   if (reduces) {
-    reduce_into(operands_.dtype, operands_.op, target + state.done_bytes, place(state.done_bytes), bytes / element_,
-                step.final ? operands_.final_scale : 1.0);
+    add(step, step.targets.front(), state.done_bytes, {place(state.done_bytes), bytes});
   }
   state.done_bytes += bytes;
   if (step.quantised) take_quantised(step, state);
@@ -144,8 +157,7 @@ bool PlanRun::receive_messages(const Step& step, ChannelState& state, transport:
 void PlanRun::receive_aside(const Step& step, ChannelState& state, std::span<const std::byte> payload) const {
   std::byte* const to = landing(step, state, payload.size());
   if (reduces_on_arrival(step)) {
-    reduce_into(operands_.dtype, operands_.op, to, payload.data(), payload.size() / element_,
-                step.final ? operands_.final_scale : 1.0);
+    add(step, step.targets.front(), 0, payload);
   } else if (!payload.empty()) {
     std::memcpy(to, payload.data(), payload.size());
   }
@@ -165,8 +177,7 @@ bool PlanRun::reduce_arrived(const Step& step, ChannelState& state, transport::L
     std::memcpy(copy, from, usable);
     from = copy;
   }
-  reduce_into(operands_.dtype, operands_.op, address(step.targets.front()) + state.done_bytes, from, usable / element_,
-              step.final ? operands_.final_scale : 1.0);
+  add(step, step.targets.front(), state.done_bytes, {from, usable});
   link.consume(lane_, usable);
   link.lane_use(lane_).taken += usable;
   state.done_bytes += usable;

@@ -78,14 +78,14 @@ void PlanRun::post_chunk(const Step& step) {
   if (step.quantised) return post_quantised(step);
   if (step.sources.size() > 1) return post_together(step);
   const ChunkRef& source = step.sources.front();
-  post(step.peer, address(source), bytes(source), &unsent(source));
+  post(step.peer, address_of_source(source), bytes(source), &unsent(source));
 }
 
 void PlanRun::post_together(const Step& step) {
   const std::size_t total = bytes(step.sources);
   auto copy = std::make_unique_for_overwrite<std::byte[]>(total);
   std::byte* to = copy.get();
-  for (const ChunkRef& source : step.sources) to = std::copy_n(address(source), bytes(source), to);
+  for (const ChunkRef& source : step.sources) to = std::copy_n(address_of_source(source), bytes(source), to);
   post_copy(step.peer, std::move(copy), total);
 }
 
@@ -94,7 +94,7 @@ void PlanRun::post_quantised(const Step& step) {
   const std::size_t values = bytes(source) / element_;
   const std::size_t total = sent_bytes(step, values);
   auto copy = std::make_unique_for_overwrite<std::byte[]>(total);
-  quantise(plan_.compression, operands_.dtype, address(source), values, copy.get());
+  quantise(plan_.compression, operands_.dtype, address_of_source(source), values, copy.get());
   post_copy(step.peer, std::move(copy), total);
 }
 

@@ -242,7 +242,7 @@ void Cluster::place(RankState& state, Task& task, std::vector<std::byte*>& place
   std::size_t total = 0;
   for (const auto& input : task.inputs) total += padded(input.size());
   std::byte* at = nullptr;
-  if (task.request->place == Place::kRegistered) {
+  if (task.request->place >= Place::kRegistered) {
     at = task.piece = network_->arena(state.rank)->allocate(total);
   } else {
     task.outputs.emplace_back(total + kRowAlignment);
@@ -258,7 +258,7 @@ void Cluster::place(RankState& state, Task& task, std::vector<std::byte*>& place
 // The place that the member gives for a result; in registered memory, where its tensor lies there.
 std::byte* Cluster::place_result(RankState& state, Task& task, const engine::Operation& tensor) {
   const std::size_t bytes = tensor.output_rows * 2 * size_of(tensor.descriptor.dtype) + kGuardBytes;
-  if (task.request->place == Place::kRegistered) {
+  if (task.request->place >= Place::kRegistered) {
     task.pieces.push_back(network_->arena(state.rank)->allocate(bytes));
     task.results.emplace_back(task.pieces.back(), bytes);
   } else {
@@ -328,7 +328,10 @@ void Cluster::make_task(RankState& state, Task& task) {
     tensor->process_set = state.sets[request.set];
     tensor->priority = request.priority;
     tensor->input = task.inputs[i].data();
-    if (request.place != Place::kApart) {
+    if (request.place == Place::kFromRegistered) {
+      task.pieces.push_back(network_->arena(state.rank)->allocate(task.inputs[i].size()));
+      tensor->input = std::ranges::copy(task.inputs[i], task.pieces.back()).out - task.inputs[i].size();
+    } else if (request.place != Place::kApart) {
       if (!task.inputs[i].empty()) std::memcpy(places[i], task.inputs[i].data(), task.inputs[i].size());
       tensor->input = places[i];
     }

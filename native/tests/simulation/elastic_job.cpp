@@ -148,8 +148,10 @@ void ElasticJob::make_engine(RankState& rank, const std::vector<engine::Place>& 
     rank.outputs[tensor].resize(kElements[tensor]);
   }
   if (network_.arena(rank.place) == nullptr) return;
-  rank.registered =
-      reinterpret_cast<std::int64_t*>(network_.arena(rank.place)->allocate(kElements.back() * sizeof(std::int64_t)));
+  for (std::int64_t** const place : {&rank.registered, &rank.registered_input}) {
+    *place =
+        reinterpret_cast<std::int64_t*>(network_.arena(rank.place)->allocate(kElements.back() * sizeof(std::int64_t)));
+  }
 }
 
 void ElasticJob::submit_one(RankState& rank, const std::string& name, Collective collective, ReduceOp op,
@@ -181,6 +183,20 @@ std::int64_t* ElasticJob::output_of(RankState& rank, std::size_t tensor) const {
   return is_registered ? rank.registered : rank.outputs[tensor].data();
 }
 
+// Where the rank has put what it gives.
+const std::int64_t* ElasticJob::place_input(RankState& rank, std::size_t tensor) {
+  const std::vector<std::int64_t>& input = rank.inputs[tensor];
+  std::int64_t* place = nullptr;
+  if (is_in_place(rank, tensor)) {
+    place = output_of(rank, tensor);
+  } else if (output_of(rank, tensor) == rank.registered && options_.from_registered) {
+    place = rank.registered_input;
+  }
+  if (place == nullptr) return input.data();
+  std::ranges::copy(input, place);
+  return place;
+}
+
 bool ElasticJob::is_in_place(const RankState& rank, std::size_t tensor) const {
   return tensor == 0 || (tensor == kTensors - 1 && options_.in_place && rank.registered != nullptr);
 }
@@ -192,11 +208,8 @@ void ElasticJob::submit(RankState& rank) {
         std::vector<std::int64_t>& input = rank.inputs[tensor];
         std::fill(input.begin(), input.end(), contribution(rank.place, rank.next));
         if (is_compressed(tensor)) fill_compressed(input, rank.place, rank.next);
-        std::int64_t* const output = output_of(rank, tensor);
-        const bool in_place = is_in_place(rank, tensor);
-        if (in_place) std::copy(input.begin(), input.end(), output);
         submit_one(rank, "gradient " + std::to_string(tensor), Collective::kAllreduce, ReduceOp::kSum,
-                   in_place ? output : input.data(), output, input.size(), tensor != 1, is_compressed(tensor),
+                   place_input(rank, tensor), output_of(rank, tensor), input.size(), tensor != 1, is_compressed(tensor),
                    options_.on_device && tensor == kTensors - 1);
       }
       return;

@@ -37,6 +37,7 @@ struct ElasticOptions {
   bool joiners_apart = false;  // they do not meet each other
   std::array<int, 2> joiners_prepare{};  // by place: so many events after they have come they are ready to be ranks
   bool in_place = true;  // the largest tensor is reduced where it lies
+  bool from_registered = true;  // else it lies in registered memory, as its sum does
   bool goes_back = false;  // callers are told of each change, and go back to a commit
   bool may_leave = false;  // see `leave_at`
   Nanoseconds late_goodbye = 0;  // to the last of the others, of whoever leaves
@@ -107,7 +108,8 @@ class ElasticJob {
     std::vector<std::shared_ptr<engine::Operation>> operations;  // of the phase
     std::array<std::vector<std::int64_t>, kTensors> inputs;
     std::array<std::vector<std::int64_t>, kTensors> outputs;
-    std::int64_t* registered = nullptr;
+    std::int64_t* registered = nullptr;  // for the sum of the largest tensor
+    std::int64_t* registered_input = nullptr;
     std::int64_t agreed = 0;
     std::int64_t news = 0;  // for each place, how many have met who wants it
     std::int64_t all_news = 0;
@@ -150,6 +152,7 @@ class ElasticJob {
   void part(RankState& rank);
   std::int64_t* output_of(RankState& rank, std::size_t tensor) const;
   bool is_in_place(const RankState& rank, std::size_t tensor) const;
+  const std::int64_t* place_input(RankState& rank, std::size_t tensor);
   bool is_compressed(std::size_t tensor) const { return tensor == 1 && options_.compression != Compression::kNone; }
   void take_sums(RankState& rank);
   void take_compressed(RankState& rank);

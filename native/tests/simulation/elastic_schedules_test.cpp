@@ -40,6 +40,7 @@ ElasticOptions draw_options(Draw& draw, std::uint64_t seed) {
   options.encrypted = draw.coin();
   options.witness = draw.coin();
   options.in_place = draw.coin();
+  options.from_registered = draw.coin();
   options.goes_back = draw.coin();
   for (int& prepares : options.joiners_prepare) prepares = draw.coin() ? 0 : draw.below(300);
   options.may_leave = draw.below(3) == 0;

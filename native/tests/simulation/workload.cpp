@@ -222,7 +222,7 @@ Request draw_request(Draw& draw, const Workload& workload, std::size_t set, bool
   request.priority = draw.one_in(2) ? 0 : draw.below(7) - 4;
   request.salt = draw.generator()();
   request.outputs = draw.one_in(2) ? 0 : static_cast<unsigned>(draw.below(1 << 8));
-  request.place = static_cast<Place>(draw.below(workload.registered_memory ? 3 : 2));
+  request.place = static_cast<Place>(draw.below(workload.registered_memory ? 4 : 2));
   request.on_device = workload.devices && request.collective != Collective::kBarrier && draw.one_in(2);
   request.exact = !is_float(request.dtype) || draw.one_in(2);
   const bool sums = request.op == ReduceOp::kSum || request.op == ReduceOp::kAverage;

@@ -27,8 +27,8 @@ class Draw {
   std::mt19937_64 generator_;
 };
 
-// Where the memory of a tensor lies.
-enum class Place : std::uint8_t { kApart, kInPlace, kRegistered };
+// Where the memory of a tensor lies. kFromRegistered: in registered memory, as that of its result, which lies elsewhere in it.
+enum class Place : std::uint8_t { kApart, kInPlace, kRegistered, kFromRegistered };
 // What one member submits otherwise than the others. kRefused: its own engine does not take it.
 enum class Misfit : std::uint8_t {
   kNone,
