@@ -148,6 +148,7 @@ void Chooser::make_candidates(Trial& trial) {
   trial.candidates.clear();
   const auto plans = planner_.candidates(query, known.links, hopeless, kMostPlans);
   for (const Planner::Candidate& candidate : plans) trial.candidates.push_back({.plan = candidate.plan});
+  if (!known.links.ports.empty() && !known.links.told) add_plain(trial);
   const double plan_seconds = plans.front().seconds;
   for (const auto& backend : backends_) {
     if (!offers(*backend, query) || backend->predict_seconds(query, query.bytes) > kHopeless * plan_seconds) continue;
@@ -165,6 +166,16 @@ void Chooser::make_candidates(Trial& trial) {
   trial.warmups = kWarmups;
   trial.started = trial.ended = 0;
   make_room(trial);
+}
+
+// What links have shown may be chance, and a plan that makes the most of a difference that there is not is slow for ever:
+// beside those one is tried that knows of no difference.
+void Chooser::add_plain(Trial& trial) {
+  Links even = known_of(trial.lane).links;
+  even.ports.clear();
+  const Plan* const plain = planner_.candidates(trial.query, even, 0, 1).front().plan;
+  const auto is_plain = [plain](const Choice& choice) { return choice.plan == plain; };
+  if (std::ranges::none_of(trial.candidates, is_plain)) trial.candidates.push_back({.plan = plain});
 }
 
 void Chooser::make_room(Trial& trial) const {

@@ -86,6 +86,7 @@ class Chooser {
   void note_offers(const Trial& trial) const;
   void begin(Trial& trial);
   void make_candidates(Trial& trial);
+  void add_plain(Trial& trial);
   void make_room(Trial& trial) const;
 
   Planner planner_;

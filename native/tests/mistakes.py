@@ -339,6 +339,12 @@ MUTANTS = [
            "pending.contributions[member].present = true;", ""),
     Mutant("the removal of a process set is not told", "engine/messages.cpp",
            "end_log(set, member, removal(set, *set.removed_by));", ""),
+    Mutant("a plan around a port that seems slow has nothing beside it", "plan/chooser.cpp",
+           "if (!known.links.ports.empty() && !known.links.told) add_plain(trial);\n", ""),
+    Mutant("a link whose connections have shown little seems slow", "transport/pace.cpp",
+           "if (known > 0) all.bytes_per_s *=", "if (false) all.bytes_per_s *="),
+    Mutant("connections side by side send in bursts", "transport/tcp/stripes.cpp",
+           "connection.pace_sends();", "static_cast<void>(connection);"),
     # ---- Where it lies ----
     Mutant("runs of all process sets have the same number", "engine/schedule_lanes.cpp",
            "static_cast<std::uint32_t>(slot_of(id_)) << (32 - kProcessSetBits) |", "0U |"),

@@ -9,6 +9,7 @@
 #include "plan/paces.hpp"
 #include "plan/ways.hpp"
 #include "random_networks.hpp"
+#include "transport/pace.hpp"
 
 using namespace ringcore;
 using namespace ringcore::plan;
@@ -115,6 +116,26 @@ TEST_CASE("paces: a host with a slow port is made to send less") {
   CHECK(planned() == "packed_trees");
   truth.links = learnt(truth, paces);
   CHECK(settles_on(query, truth, paces) == "packed_trees");
+}
+
+TEST_CASE("paces: a port that only seemed slow is no reason to go around it") {
+  constexpr std::size_t kHosts = 8;
+  const Query query{.collective = Collective::kBroadcast, .bytes = 64 << 10, .dtype = DType::kFloat32};
+  std::vector<PortPace> paces = even(kHosts, kTenGigabit, 25e-6);
+  paces[4].bytes_per_s = kTenGigabit / 50;
+  CHECK(settles_on(query, one_rank_a_host(kHosts), paces) == "binomial_tree");
+}
+
+TEST_CASE("paces: of connections side by side those that have shown no rate go by the others") {
+  using transport::Pace;
+  const std::vector<Pace> some = {{0, 2e-3}, {3e6, 0}, {0, 0}, {5e6, 1e-3}};
+  const Pace pace = transport::side_by_side(some);
+  CHECK(pace.bytes_per_s == 16e6);
+  CHECK(pace.latency_s == 1e-3);
+  CHECK_FALSE(pace.sure);
+  CHECK(transport::side_by_side(std::vector<Pace>{{3e6, 0, true}, {5e6, 0, true}}).sure);
+  CHECK(transport::side_by_side(std::vector<Pace>(2)).bytes_per_s == 0);
+  CHECK_FALSE(transport::side_by_side({}).sure);
 }
 
 TEST_CASE("paces: a host that is slow twice in a row is named once, by rank 0") {

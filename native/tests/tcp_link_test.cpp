@@ -13,6 +13,7 @@
 
 #include "base/error.hpp"
 #include "link_fixtures.hpp"
+#include "transport/tcp/stripes.hpp"
 
 namespace ringcore::test {
 namespace {
@@ -112,6 +113,25 @@ TEST_CASE("tcp: striped streams in both directions, between processes") {
   Child child([&] { return exchange_streams(*connected(1, pair), 1, total, 5); });
   CHECK(exchange_streams(*connected(0, pair), 0, total, 5));
   CHECK(child.wait() == 0);
+}
+
+TEST_CASE("tcp: connections that share what is to be sent pace it, and a single one does not") {
+  for (const int count : {1, 3}) {
+    std::vector<Fd> own;
+    std::vector<Fd> others;
+    for (int i = 0; i < count; ++i) {
+      auto [one, other] = tcp_pair();
+      own.push_back(std::move(one));
+      others.push_back(std::move(other));
+    }
+    const int last = own.back().get();
+    transport::LinkFailure failure;
+    const transport::Stripes stripes(std::move(own), failure);
+    unsigned long bytes_per_s = 0;
+    socklen_t length = sizeof(bytes_per_s);
+    REQUIRE(::getsockopt(last, SOL_SOCKET, SO_MAX_PACING_RATE, &bytes_per_s, &length) == 0);
+    CHECK((bytes_per_s == ~0UL) == (count == 1));
+  }
 }
 
 TEST_CASE("tcp: no wake-up is lost between striped lanes") {

@@ -70,6 +70,12 @@ void Connection::limit_unsent(unsigned bytes) {
   if (is_tcp_) set_tcp_option(fd(), TCP_NOTSENT_LOWAT, "TCP_NOTSENT_LOWAT", bytes);
 }
 
+// A limit that is none: with any, TCP paces itself, by its window and its round trips.
+void Connection::pace_sends() {
+  const unsigned long bytes_per_s = 1UL << 48;
+  if (is_tcp_) ::setsockopt(fd(), SOL_SOCKET, SO_MAX_PACING_RATE, &bytes_per_s, sizeof(bytes_per_s));
+}
+
 std::size_t Connection::send(std::span<const std::byte> header, std::span<const std::byte> bytes) {
   const std::size_t taken = tls_ != nullptr ? tls_->send(header, bytes) : send_clear(header, bytes);
   if (is_tcp_) samples_.sent(fd(), taken);

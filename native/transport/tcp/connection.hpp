@@ -40,6 +40,11 @@ class Connection {
   // Keeps what was taken but not sent below this, so that the taken bytes show how fast the connection is.
   void limit_unsent(unsigned bytes);
 
+  // From here on the kernel spreads what a round trip may carry over it, instead of sending all at once: the bursts of many
+  // connections overflow the queues on their way, and each packet that is lost there costs round trips. Where the kernel
+  // does not do that nothing changes.
+  void pace_sends();
+
   // Sends from the front of `header`, then of `bytes`; returns how many bytes of both were taken.
   std::size_t send(std::span<const std::byte> header, std::span<const std::byte> bytes);
 

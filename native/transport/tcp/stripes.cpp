@@ -19,6 +19,8 @@ Stripes::Stripes(std::vector<Fd> sockets, LinkFailure& failure) : heads_(sockets
   connections_.reserve(sockets.size());
   for (Fd& socket : sockets) connections_.emplace_back(std::move(socket), failure);
   for (Connection& connection : connections_) connection.limit_unsent(kUnsentBytes);
+  if (!is_striped()) return;
+  for (Connection& connection : connections_) connection.pace_sends();
 }
 
 std::size_t Stripes::write(std::span<const std::byte> first, std::span<const std::byte> rest) {
@@ -147,18 +149,12 @@ bool Stripes::ended() const {
   return true;
 }
 
-// They send side by side.
 Pace Stripes::pace() const {
-  Pace all{.sure = true};
+  std::vector<Pace> paces;
   for (const Connection& connection : connections_) {
-    if (!connection.is_tcp()) continue;
-    const Pace pace = connection.pace();
-    all.bytes_per_s += pace.bytes_per_s;
-    all.sure = all.sure && pace.sure;
-    if (all.latency_s == 0 || (pace.latency_s > 0 && pace.latency_s < all.latency_s)) all.latency_s = pace.latency_s;
+    if (connection.is_tcp()) paces.push_back(connection.pace());
   }
-  all.sure = all.sure && all.bytes_per_s > 0;
-  return all;
+  return side_by_side(paces);
 }
 
 void Stripes::add_wait_fds(std::vector<pollfd>& fds, bool open, bool anyway) const {

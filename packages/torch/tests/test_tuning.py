@@ -199,7 +199,7 @@ def test_training_is_the_same_while_ways_are_tried(
     overlap: str, settings: Callable[..., None], equal_on_all_ranks: Callable[..., bool],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    for module, name in ((dealing, "_FIRST_BUCKET"), (optimizer, "BUCKET"), (optimizer, "SOONER_BUCKET")):
+    for module, name in ((dealing, "_FIRST_BUCKET"), (dealing, "_BUCKET"), (optimizer, "SOONER_BUCKET")):
         monkeypatch.setattr(module, f"{name}_BYTES", 100_000)
     settings(autotune_steps_per_sample=1)
     model = torch.nn.Sequential(*(torch.nn.Linear(100, 100) for _ in range(8)), torch.nn.Linear(100, 2))
@@ -214,6 +214,12 @@ def test_training_is_the_same_while_ways_are_tried(
     for own, other in zip(model.parameters(), plain.parameters(), strict=True):
         assert torch.equal(own, other)
     assert equal_on_all_ranks(model.parameters())
+
+
+@pytest.mark.parametrize(("mib", "usual"), [(0.5, 1), (8, 1), (100, 12.5), (1000, 25)])
+def test_what_is_sent_behind_backward_is_a_small_part_of_all(mib: float, usual: float) -> None:
+    parameters = [torch.empty(int(mib * (1 << 17)), device="meta") for _ in range(2)]
+    assert dealing.usual_bucket_bytes(parameters) == usual * (1 << 20)
 
 
 @on(TWO)

@@ -8,9 +8,10 @@ import weakref
 from collections.abc import Iterator
 
 import torch
-from ringcore import InvalidArgument, adapter, global_process_set
+from ringcore import InvalidArgument, global_process_set
 from ringcore_torch import broadcast_, broadcast_parameters
 from ringcore_torch.compression import Compressor
+from ringcore_torch.memory import keep_freed_memory
 from ringcore_torch.reducer import GradientReducer
 
 from ringcore_lightning.elastic import again
@@ -38,7 +39,7 @@ class ModuleSynchronization:
                     f"'{name}' is on {parameter.device}, and strategy='ring' trains on CPUs and CUDA devices; pass "
                     "accelerator='cpu' or accelerator='gpu', and give parameters on the meta device their memory first"
                 )
-        adapter.keep_freed_memory()
+        keep_freed_memory(named)
         broadcast_parameters([*module.named_parameters(), *module.named_buffers()])
         self._module = weakref.ref(module)
         self._broadcasts_buffers = broadcast_buffers

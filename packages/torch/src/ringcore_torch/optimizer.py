@@ -12,9 +12,10 @@ from ringcore import InvalidArgument, adapter
 from ringcore.adapter import Exchange, ProcessSet, ReduceOp, global_process_set
 
 from ringcore_torch import adasum
-from ringcore_torch.buckets import BUCKET_BYTES, SOONER_BUCKET_BYTES, Groups
+from ringcore_torch.buckets import SOONER_BUCKET_BYTES, Groups, usual_bucket_bytes
 from ringcore_torch.compression import Compression, Compressor
 from ringcore_torch.exchanging import ExchangingReducer
+from ringcore_torch.memory import keep_freed_memory
 from ringcore_torch.overlap import ForwardOverlap, narrowed, why_never
 from ringcore_torch.pending import PendingParameter
 from ringcore_torch.reducer import GradientReducer
@@ -267,9 +268,10 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
                 "gradient_predivide_factor; step() as often as gradients are to be combined"
             )
         return adasum.wrap(optimizer, named, process_set, compression)
-    adapter.keep_freed_memory()
+    keep_freed_memory(named)
     wrapped = with_methods(optimizer, _DistributedOptimizer)
-    bucket_bytes = SOONER_BUCKET_BYTES if overlap == "forward" else BUCKET_BYTES
+    parameters = [parameter for _, parameter in named]
+    bucket_bytes = SOONER_BUCKET_BYTES if overlap == "forward" else usual_bucket_bytes(parameters)
     wrapped._ring = GradientReducer(
         named, process_set, passes_per_step=backward_passes_per_step, op=op, predivide=gradient_predivide_factor,
         compression=compression, groups=groups, sparse_as_dense=sparse_as_dense, check_weights=check_weights,
@@ -277,10 +279,10 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
         bucket_bytes=bucket_bytes,
     )  # fmt: skip
     if overlap == "forward":
-        wrapped._overlap = _overlap_of(wrapped, optimizer, [parameter for _, parameter in named])
+        wrapped._overlap = _overlap_of(wrapped, optimizer, parameters)
     if adapter.context().settings.autotune:
         wrapped._tuner = tuner_of(
-            wrapped, [parameter for _, parameter in named], Sending(bucket_bytes, wrapped._ring.overlaps),
+            wrapped, parameters, Sending(bucket_bytes, wrapped._ring.overlaps),
             groups=groups, keeps_errors=error_feedback, process_set=process_set,
         )  # fmt: skip
     return wrapped

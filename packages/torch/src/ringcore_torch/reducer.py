@@ -19,7 +19,7 @@ from ringcore.adapter import ProcessSet, ReduceOp, name_or_next
 
 from ringcore_torch._operations import allreduce_
 from ringcore_torch._profiling import seen
-from ringcore_torch.buckets import BUCKET_BYTES, Bucket, Groups, PackedBucket, make_buckets
+from ringcore_torch.buckets import Bucket, Groups, PackedBucket, make_buckets, usual_bucket_bytes
 from ringcore_torch.compression import Compression, Compressor
 from ringcore_torch.hooks import Hooks
 from ringcore_torch.parameters import check_dtypes, take_over
@@ -47,7 +47,7 @@ class GradientReducer:
             Else it is done again in an elastic job, where there is memory enough.
         skip_untouched: Leave out the buckets that backward reached on no rank. Ranks agree on them, which takes an
             operation more: for models of which some backward passes leave large parts alone.
-        bucket_bytes: A bucket is closed when it has so many.
+        bucket_bytes: A bucket is closed when it has so many; None: a part of all, see `usual_bucket_bytes`.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class GradientReducer:
         op: ReduceOp = ReduceOp.AVERAGE, predivide: float = 1.0, compression: type[Compressor] = Compression.none,
         groups: Groups = None, sparse_as_dense: bool = False, skip_untouched: bool = False,
         check_weights: bool = False, error_feedback: bool = False, drops_steps: bool = False,
-        bucket_bytes: int = BUCKET_BYTES,
+        bucket_bytes: int | None = None,
     ) -> None:  # fmt: skip
         check_dtypes(named)
         self.passes_per_step = passes_per_step
@@ -88,7 +88,7 @@ class GradientReducer:
             make_buckets, named, groups=groups, compression=compression, keeps_errors=error_feedback
         )
         self._hooks = Hooks()
-        self._deal(self._prefix, bucket_bytes)
+        self._deal(self._prefix, bucket_bytes or usual_bucket_bytes([parameter for _, parameter in named]))
         if self._asks_for_memory:
             for bucket in self.buckets:
                 bucket.keep_inputs()  # when all have what they need

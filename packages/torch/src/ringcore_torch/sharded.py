@@ -13,6 +13,7 @@ from ringcore.adapter import ProcessSet, global_process_set, name_or_next
 
 from ringcore_torch import _operations as plain
 from ringcore_torch.flat import FlatParameters, Piece, flattened
+from ringcore_torch.memory import keep_freed_memory
 from ringcore_torch.optimizer import named_of
 from ringcore_torch.state import broadcast_parameters, check_weights_of
 from ringcore_torch.wrapping import BY_ELEMENT, BY_PARAMETER, with_methods
@@ -222,7 +223,7 @@ def ShardedOptimizer(  # noqa: N802 - the field's name for it
     named = named_of(optimizer, named_parameters)
     if broadcast:
         broadcast_parameters(named, root_rank=process_set.ranks[0], process_set=process_set)
-    adapter.keep_freed_memory()
+    keep_freed_memory(named)
     names = {id(parameter): name for name, parameter in named}
     wrapped = with_methods(optimizer, _ShardedOptimizer)
     flats, pieces = flattened(optimizer.param_groups, process_set, whole=whole)

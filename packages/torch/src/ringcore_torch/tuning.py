@@ -13,7 +13,7 @@ from ringcore.adapter import ProcessSet, name_or_next
 from ringcore_torch.buckets import Groups, deal
 
 _log = logging.getLogger("ringcore")
-_FACTORS = (1, 1 / 4, 1 / 16, 4)  # of the usual size of a bucket, which comes first
+_FACTORS = (1, 1 / 4, 4, 16)  # of the usual size of a bucket, which comes first
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Sequence
 
@@ -101,15 +100,24 @@ def has_room_to_overlap(threads: int) -> bool:
     return allowed > threads
 
 
-@functools.cache
-def keep_freed_memory() -> None:
+_kept_bytes = 0
+
+
+def keep_freed_memory(gradient_bytes: int = 0) -> None:
     """Let the C allocator keep what a backward pass frees, for the next one.
 
     glibc gives freed memory at the top of its heap back to the system, and gets it again zeroed, page by page, when the
-    next gradient is made: a tenth of a training step on CPUs. This raises its thresholds for the whole process (blocks
-    of up to 32 MiB come from the heap, 64 MiB stay free there), unless `MALLOC_*` variables or `GLIBC_TUNABLES` set
-    them. With another allocator it does nothing.
+    next gradient is made: up to a quarter of a training step on CPUs. This raises its thresholds for the whole process
+    (blocks of up to 32 MiB come from the heap; 64 MiB stay free there, and as much as the gradients, but no more than 1
+    GiB), unless `MALLOC_*` variables or `GLIBC_TUNABLES` set them. With another allocator it does nothing.
+
+    Args:
+        gradient_bytes: Of all gradients of the model on the CPU, where that is known. The largest model counts.
     """
+    global _kept_bytes
     if any(name.startswith("MALLOC_") for name in os.environ) or "malloc" in os.environ.get("GLIBC_TUNABLES", ""):
         return
-    _native.keep_freed_memory(32 << 20, 64 << 20)
+    wanted = min(gradient_bytes + (64 << 20), 1 << 30)
+    if wanted > _kept_bytes:
+        _kept_bytes = wanted
+        _native.keep_freed_memory(32 << 20, wanted)

@@ -20,15 +20,27 @@ Groups = int | Sequence[Sequence[torch.Tensor]] | None
 
 # The first bucket is small, so that communication starts early; the figures are those of DistributedDataParallel.
 _FIRST_BUCKET_BYTES = 1 << 20
-BUCKET_BYTES = 25 << 20
+_BUCKET_BYTES = 25 << 20
+# What is sent behind backward, when the last gradient is there, is no more than such a part of all.
+_LAST_PART = 8
 # Where each bucket is waited for by itself, as large as what may be overtaken.
 SOONER_BUCKET_BYTES = 4 << 20
 _MOST_PACKED = 2000  # a group is described in one record
 
 
+def usual_bucket_bytes(parameters: Sequence[torch.Tensor]) -> int:
+    """When a bucket is closed, if nobody says otherwise: the same wherever the same model is trained.
+
+    On GPUs, where each bucket costs launches, it does not depend on the model.
+    """
+    if any(parameter.is_cuda for parameter in parameters):
+        return _BUCKET_BYTES
+    return min(max(_bytes(parameters) // _LAST_PART, _FIRST_BUCKET_BYTES), _BUCKET_BYTES)
+
+
 def make_buckets(
     named: list[tuple[str, torch.Tensor]], prefix: str, *, groups: Groups, compression: type[Compressor],
-    keeps_errors: bool = False, bucket_bytes: int = BUCKET_BYTES,
+    bucket_bytes: int, keeps_errors: bool = False,
 ) -> list[Bucket]:  # fmt: skip
     """Deal parameters to buckets: those of `groups` together, the others by their size."""
     names = {id(parameter): name for name, parameter in named}
