@@ -7,6 +7,7 @@
 #include <functional>
 #include <mutex>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -325,13 +326,17 @@ TEST_CASE("chooser: a rank is not lost while a library holds it for longer than 
 }
 
 TEST_CASE("chooser: ranks agree, and every run of a trial has the right result") {
-  for (const int ranks : {2, 3}) {
+  for (const auto& [ranks, registered] : {std::pair(2, false), {3, false}, {3, true}}) {
     const auto meeting = std::make_shared<Meeting>(ranks);
     Cluster cluster(with_library(meeting));
-    cluster.run([&](Rank rank) {
-      std::vector<float> input(40'000);
-      std::vector<float> values(input.size());
-      const auto array_of = [](std::vector<float>& elements) {
+    cluster.run([&, registered = registered](Rank rank) {
+      constexpr std::size_t kCount = 40'000;
+      std::vector<float> elsewhere(2 * kCount);
+      std::byte* const arena = cluster.arena(rank).allocate(2 * kCount * sizeof(float));
+      float* const memory = registered ? reinterpret_cast<float*>(arena) : elsewhere.data();
+      const std::span input(memory, kCount);
+      const std::span values(memory + kCount, kCount);
+      const auto array_of = [](std::span<float> elements) {
         return engine::Array{reinterpret_cast<std::byte*>(elements.data()),
                              engine::Shape::of(std::array{elements.size()}), DType::kFloat32};
       };
@@ -346,6 +351,7 @@ TEST_CASE("chooser: ranks agree, and every run of a trial has the right result")
         const float expected = static_cast<float>(step) + static_cast<float>(ranks - 1) / 2;
         CHECK(std::all_of(values.begin(), values.end(), [&](float value) { return value == expected; }));
       }
+      cluster.arena(rank).release(arena);
     });
     CHECK(meeting->runs >= 3 * ranks);
     CHECK(meeting->runs % ranks == 0);

@@ -353,8 +353,6 @@ MUTANTS = [
            "if (true) {"),
     Mutant("a piece of a tensor lies where the tensor begins", "engine/schedule.cpp",
            "operation.input = own->input + begin * element;", "operation.input = own->input;"),
-    Mutant("the input of a piece lies where that of the tensor begins", "engine/schedule.cpp",
-           "for (std::uint64_t& input : contribution.splits) input += begin * element;", ""),
     Mutant("what is cut is done when its first piece is", "engine/schedule.cpp",
            "if (own != nullptr) own->unfinished = (elements + most - 1) / most;",
            "if (own != nullptr) own->unfinished = 1;"),
