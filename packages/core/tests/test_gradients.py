@@ -17,6 +17,26 @@ def test_as_many_groups_as_the_user_wants_and_all_about_as_large(count: int, gro
     assert max(map(len, dealt), default=0) - min(map(len, dealt), default=0) <= 1
 
 
+@pytest.mark.parametrize(
+    ("sizes", "parts", "expected"),
+    [
+        ([1, 1, 1, 1], 2, [2, 2]),
+        ([6, 1, 1, 1, 1, 1, 1], 2, [1, 6]),
+        ([1, 1, 1, 1, 1, 1, 6], 2, [6, 1]),
+        ([100, 1, 1], 3, [1, 1, 1]),
+        ([1, 1, 100], 3, [1, 1, 1]),
+        ([1, 1, 1, 1, 100], 3, [3, 1, 1]),
+        ([5, 5], 3, [1, 1, 0]),
+        ([], 2, [0, 0]),
+        ([0, 0, 0], 2, [1, 2]),
+    ],
+)
+def test_parts_that_take_turns_are_about_as_large(sizes: list[int], parts: int, expected: list[int]) -> None:
+    dealt = adapter.dealt_evenly(sizes, parts)
+    assert [index for part in dealt for index in part] == list(range(len(sizes)))
+    assert list(map(len, dealt)) == expected
+
+
 def test_buckets_are_filled_from_the_last_gradient_on() -> None:
     assert adapter.buckets([]) == []
     assert adapter.buckets([MIB] * 6) == [[2, 3, 4, 5], [0, 1]]

@@ -49,8 +49,8 @@ def test_fragments_take_turns_and_training_ends_with_the_same_weights() -> None:
     differs = Differs()
     meets = ring.callbacks.DiLoCoCallback(sgd(1.0), 4, fragments=2, compression=ring.Compression.int8)
     net = trained(compiled(model(), sgd()), 3, meets, differs, epochs=3)
-    own, met = [True] * 2, [False] * 2
-    turns = {2: [*own, *met], 0: [*met, *own]}
+    # The first variable is larger than all others.
+    turns = {2: [True] + [False] * 3, 0: [False] + [True] * 3}
     assert differs.found == [turns.get(number % 4, [True] * 4) for number in range(1, 10)]
     assert same_everywhere(digest(net.weights))
 

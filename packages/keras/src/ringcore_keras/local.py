@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import keras
@@ -63,8 +64,9 @@ class _Meetings(keras.callbacks.Callback):  # type: ignore[misc]
         self._met[number] = self._steps
         synchronize_state(self.model)
         variables = self.model.trainable_variables
-        borders = [len(variables) * part // self._count for part in range(self._count + 1)]
-        self.meet(number, variables[borders[number] : borders[number + 1]])
+        part = adapter.dealt_evenly([math.prod(variable.shape) for variable in variables], self._count)[number]
+        if part:
+            self.meet(number, [variables[index] for index in part])
 
     def meet(self, number: int, variables: list[Any]) -> None:
         """Do what is due for a part of the weights."""

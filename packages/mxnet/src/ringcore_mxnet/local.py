@@ -165,9 +165,8 @@ class DiLoCoTrainer(LocalSGDTrainer):
     def _step_outer(self, number: int, weights: dict[int, Any]) -> None:
         """Step a fragment from where all ranks were the last time, by the average of how far each has come."""
         self._ring_met[number] = self._ring_steps
-        count = len(weights)
-        borders = [count * part // self._ring_fragments for part in (number, number + 1)]
-        fragment = list(weights)[slice(*borders)]
+        dealt = adapter.dealt_evenly([weight.size for weight in weights.values()], self._ring_fragments)
+        fragment = [list(weights)[index] for index in dealt[number]]
         ways = [self._ring_anchors[i] - weights[i] for i in fragment]
         averages = grouped_allreduce(
             ways, name=f"{self._ring_prefix}.{number}", compression=self._ring_compression, process_set=self._ring_set

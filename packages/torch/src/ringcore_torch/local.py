@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -248,9 +247,8 @@ def DiLoCo(  # noqa: N802 - the field's name for it
     wrapped._compression = compression
     wrapped._ways = {}
     wrapped._anchors = [parameter.detach().clone() for _, parameter in wrapped._named]
-    count = len(wrapped._named)
-    borders = [count * number // fragments for number in range(fragments + 1)]
-    wrapped._fragments = [list(range(*pair)) for pair in itertools.pairwise(borders) if pair[0] < pair[1]]
+    dealt = adapter.dealt_evenly([parameter.numel() for _, parameter in wrapped._named], fragments)
+    wrapped._fragments = [fragment for fragment in dealt if fragment]
     return wrapped
 
 

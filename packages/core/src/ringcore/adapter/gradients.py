@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 
@@ -80,6 +81,26 @@ def dealt_out(count: int, groups: int) -> list[list[int]]:
     """
     groups = min(groups, count)
     return [list(range(i * count // groups, (i + 1) * count // groups)) for i in range(groups)]
+
+
+def dealt_evenly(sizes: Sequence[int], parts: int) -> list[list[int]]:
+    """Deal tensors out to parts of about the same size, neighbours together.
+
+    Args:
+        sizes: Of the tensors, in whatever unit.
+        parts: How many.
+
+    Returns:
+        Indices of the tensors of each part: at least one, or none in the last parts where there are fewer tensors.
+    """
+    ends = list(itertools.accumulate(sizes, initial=0))
+    borders = [0]
+    for part in range(1, parts):
+        wanted = ends[-1] * part / parts
+        nearest = min(range(len(ends)), key=lambda end: abs(ends[end] - wanted))
+        most = len(sizes) - (parts - part)
+        borders.append(min(max(nearest, borders[-1] + 1), max(most, borders[-1] + 1), len(sizes)))
+    return [list(range(*pair)) for pair in itertools.pairwise([*borders, len(sizes)])]
 
 
 def has_room_to_overlap(threads: int) -> bool:
