@@ -73,7 +73,7 @@ void HostRun::place_input(const plan::Plan* plan, plan::Operands& operands) {
 
 // Whether what the members give to an allreduce stays as it is, and lies in registered memory, all of it.
 bool HostRun::sums_from_inputs(plan::Query query) {
-  if (!reads_registered()) return false;
+  if (!reads_registered() || config().topology.serving > 0) return false;
   query.inputs_ready = true;
   describe(query);
   return std::any_of(task_.contributions.begin(), task_.contributions.end(),
@@ -83,8 +83,7 @@ bool HostRun::sums_from_inputs(plan::Query query) {
 
 // Whether a plan is sure to be the planner's own, and the members to see each other's memory.
 bool HostRun::reads_registered() const {
-  return task_.registered && config().topology.single_host() && config().topology.serving == 0 &&
-         !carrier_.chooser_.has_others();
+  return task_.registered && config().topology.single_host() && !carrier_.chooser_.has_others();
 }
 
 bool HostRun::all_lie_registered() const {
