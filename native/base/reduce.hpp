@@ -15,8 +15,8 @@ namespace ringcore {
 void reduce_into(DType dtype, ReduceOp op, std::byte* dst, const std::byte* src, std::size_t count, double scale = 1.0);
 
 // For every i: r = srcs[0][i] op srcs[1][i] op ... (in this order; halves accumulate in float32), times `scale`,
-// and then every dsts[k][i] = r. A destination may be one of the sources. One pass over memory. `past_caches`: the
-// destinations are none of the sources, and too large for anybody to find them in a cache later: what they hold is not read.
+// and then every dsts[k][i] = r. A destination may be one of the sources. One pass over memory. `past_caches`: what the
+// destinations hold is not read, and they are in no cache afterwards; for large ones that are none of the sources.
 void reduce_many(DType dtype, ReduceOp op, std::span<const std::byte* const> srcs, std::span<std::byte* const> dsts,
                  std::size_t count, double scale = 1.0, bool past_caches = false);
 

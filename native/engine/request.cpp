@@ -175,12 +175,13 @@ void check_output(const Call& call, const Array& input, const Array& output) {
                     "': on a GPU results have memory of the engine's. Remedy: leave the output out, and "
                     "copy the result.");
   }
-  if (call.collective == Collective::kAlltoall &&
-      overlap(input.data, input.shape.elements() * element, output.data, output.shape.elements() * element)) {
+  const bool apart = call.collective == Collective::kAlltoall || (!has_own_rows && output.data != input.data);
+  if (apart && overlap(input.data, input.shape.elements() * element, output.data, output.shape.elements() * element)) {
     throw Error(ErrorKind::kInvalidArgument,
                 "'" + call.name +
-                    "': input and output of an alltoall share memory, and what is received would "
-                    "overwrite what is still to be sent. Remedy: pass another output.");
+                    "': input and output share memory, and what is received would overwrite what is still to be sent. "
+                    "Remedy: pass another output" +
+                    (has_own_rows ? "." : ", or the tensor itself."));
   }
 }
 

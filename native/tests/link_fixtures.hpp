@@ -102,6 +102,18 @@ inline std::pair<Fd, Fd> tcp_pair(int buffer_bytes = 0) {
   return {std::move(first), std::move(second)};
 }
 
+// So many of them: one side's ends, and the other's.
+inline std::pair<std::vector<Fd>, std::vector<Fd>> several(int count,
+                                                           const std::function<std::pair<Fd, Fd>()>& connect) {
+  std::pair<std::vector<Fd>, std::vector<Fd>> sides;
+  for (int i = 0; i < count; ++i) {
+    auto [first, second] = connect();
+    sides.first.push_back(std::move(first));
+    sides.second.push_back(std::move(second));
+  }
+  return sides;
+}
+
 // Two ranks that share memory. `link(rank)` is to be called once for each, in whatever process or thread.
 class ShmPair {
  public:

@@ -117,13 +117,7 @@ TEST_CASE("tcp: striped streams in both directions, between processes") {
 
 TEST_CASE("tcp: connections that share what is to be sent pace it, and a single one does not") {
   for (const int count : {1, 3}) {
-    std::vector<Fd> own;
-    std::vector<Fd> others;
-    for (int i = 0; i < count; ++i) {
-      auto [one, other] = tcp_pair();
-      own.push_back(std::move(one));
-      others.push_back(std::move(other));
-    }
+    auto [own, others] = several(count, [] { return tcp_pair(); });
     const int last = own.back().get();
     transport::LinkFailure failure;
     const transport::Stripes stripes(std::move(own), failure);

@@ -369,13 +369,7 @@ TEST_CASE("tls: keys change on the way") {
 }
 
 TEST_CASE("tls: a link has a secret for each socket or for none") {
-  std::vector<Fd> sockets;
-  std::vector<Fd> others;
-  for (int socket = 0; socket < kLaneCount; ++socket) {
-    auto [first, second] = unix_pair();
-    sockets.push_back(std::move(first));
-    others.push_back(std::move(second));
-  }
+  auto [sockets, others] = several(kLaneCount, unix_pair);
   const std::vector<TlsSecret> too_few(1);
   CHECK_THROWS_WITH_AS(transport::make_tcp_link(0, 1, std::move(sockets), too_few),
                        "the link from rank 0 to rank 1 has 4 sockets, but 1 secrets", Error);
