@@ -14,6 +14,7 @@ from tools.distributions import CLUSTERS, left_out
 from tools.environments import at_a_time, environment_binary
 
 _NO_TESTS = 5  # what pytest returns where it found none
+_SLOWEST = ["--durations=12", "--durations-min=3"]  # shown, so that it is seen which test makes a suite long
 _RUN = "-k=python_runs or commands_run"  # what else there is needs no framework
 # Suites: framework, what is tested, arguments of pytest; of those that run side by side the longest first.
 COMPUTING = [
@@ -130,7 +131,7 @@ def run_suites(session: nox.Session, *stages: Iterable[tuple[str, ...]], marked:
 
     def is_well(suite: tuple[str, ...]) -> bool:
         framework, what, *arguments = suite
-        command, variables = pytest_command(framework, *arguments, *chosen, *session.posargs)
+        command, variables = pytest_command(framework, *arguments, *_SLOWEST, *chosen, *session.posargs)
         begun = time.monotonic()
         done = subprocess.run(
             command, env=os.environ | variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
