@@ -7,7 +7,11 @@ import os
 from pathlib import Path
 
 import pytest
+import ringcore_torch as ring
+import torch
+from ringcore_torch import elastic
 from support import ranks
+from support.on_ranks import TWO, on
 from support.processes import Ringrun
 
 SCRIPT = """
@@ -166,3 +170,32 @@ def test_who_trains_on_goes_back_too_when_the_one_that_gets_the_state_dies(tmp_p
     ended = [json.loads(line) for line in (tmp_path / "end").read_text().splitlines()]
     assert len(ended) == 3 and all(line["weights"] == ended[0]["weights"] for line in ended)
     assert all(line["momentum"] == ended[0]["momentum"] for line in ended)
+
+
+@on(TWO)
+def test_what_has_come_is_kept_whatever_becomes_of_it() -> None:
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    if ring.rank() == 0:  # The other one has no state yet.
+        step(model, optimizer)
+    state = elastic.TorchState(model, optimizer, step=ring.rank())
+    state.sync()
+    come = [value.clone() for value in values(model, optimizer)]
+    assert len(come) == 2 + 2 * 3 and state.step == 0
+    step(model, optimizer)
+    assert not any(torch.equal(*pair) for pair in zip(come, values(model, optimizer), strict=True))
+    state.restore()
+    assert all(torch.equal(*pair) for pair in zip(come, values(model, optimizer), strict=True))
+
+
+def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """On the same data on all ranks."""
+    optimizer.zero_grad()
+    model(torch.arange(4.0)).sum().backward()
+    optimizer.step()
+
+
+def values(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """What training changes."""
+    kept = optimizer.state_dict()["state"].values()
+    return [*model.state_dict().values(), *(value for of_one in kept for value in of_one.values())]

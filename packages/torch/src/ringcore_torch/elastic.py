@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from ringcore import ProcessSet
 from ringcore.elastic import ElasticSampler, Handler, HostsUpdatedInterrupt, ObjectState, State, run
 
-from ringcore_torch.state import broadcast_optimizer_state, broadcast_parameters
+from ringcore_torch.state import map_tensors, start_optimizer_state, start_parameters
 
 __all__ = ["ElasticSampler", "HostsUpdatedInterrupt", "ObjectState", "State", "TorchState", "run"]
 
@@ -42,13 +44,29 @@ def _describe(model: torch.nn.Module) -> dict[str, str]:
     return {name: f"{v.dtype} of shape {tuple(v.shape)}" for name, v in parts if isinstance(v, torch.Tensor)}
 
 
-_OF_MODELS = Handler(
-    _save,
-    _restore,
-    lambda model, process_set: broadcast_parameters(model.state_dict(), process_set=process_set),
-    describe=_describe,
-)
-_OF_OPTIMIZERS = Handler(_save, _restore, broadcast_optimizer_state)
+def _sync_model(model: torch.nn.Module, process_set: ProcessSet) -> Callable[[], None]:
+    return start_parameters(model.state_dict(), process_set=process_set)
+
+
+def _sync_optimizer(optimizer: torch.optim.Optimizer, process_set: ProcessSet) -> Callable[[], Any]:
+    state, load = start_optimizer_state(optimizer, process_set=process_set)
+
+    def wait() -> Any:
+        # To touch new memory takes as long as what comes meanwhile; whoever gives it has some.
+        on_host = all(parameter.is_cpu for group in optimizer.param_groups for parameter in group["params"])
+        room = map_tensors(state, _touched, torch.Tensor) if process_set.rank() != 0 and on_host else None
+        load()
+        return room
+
+    return wait
+
+
+def _touched(like: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(like).zero_()
+
+
+_OF_MODELS = Handler(_save, _restore, _sync_model, describe=_describe)
+_OF_OPTIMIZERS = Handler(_save, _restore, _sync_optimizer)
 
 
 class TorchState(ObjectState):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from ringcore import InvalidArgument, ProcessSet, adapter, broadcast_object, global_process_set, rank, synchronize
+from ringcore.adapter import Handle
 
 from ringcore_torch._operations import broadcast_async_
 
@@ -29,6 +31,16 @@ def broadcast_parameters(
         InvalidArgument: `params` has no names.
         MismatchError: The models of the ranks differ. On every rank.
     """
+    start_parameters(params, root_rank, process_set=process_set)()
+
+
+def start_parameters(
+    params: Mapping[str, Any] | Iterable[tuple[str, torch.Tensor]],
+    root_rank: int = 0,
+    *,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[[], None]:
+    """Start `broadcast_parameters`; returns what waits for it."""
     pairs = list(params.items()) if isinstance(params, Mapping) else list(params)
     if pairs and not (isinstance(pairs[0], tuple) and len(pairs[0]) == 2):
         raise InvalidArgument("params has no names; pass model.state_dict() or model.named_parameters()")
@@ -37,6 +49,10 @@ def broadcast_parameters(
         for name, tensor in pairs
         if isinstance(tensor, torch.Tensor)
     ]
+    return functools.partial(_wait, handles)
+
+
+def _wait(handles: Iterable[Handle]) -> None:
     for handle in handles:
         synchronize(handle)
 
@@ -64,34 +80,44 @@ def broadcast_optimizer_state(
     Raises:
         MismatchError: Ranks named different roots. On every rank.
     """
+    start_optimizer_state(optimizer, root_rank, process_set=process_set)[1]()
+
+
+def start_optimizer_state(
+    optimizer: torch.optim.Optimizer, root_rank: int = 0, *, process_set: ProcessSet = global_process_set
+) -> tuple[Any, Callable[[], None]]:
+    """Start `broadcast_optimizer_state`; returns the state that is on its way, and what waits for it and loads it."""
     # In the host's memory: the others learn where their state lies only when it is loaded.
-    state = _map_tensors(optimizer.state_dict(), torch.Tensor.cpu, torch.Tensor) if rank() == root_rank else None
-    structure = _map_tensors(state, _TensorLike, torch.Tensor)
+    state = map_tensors(optimizer.state_dict(), torch.Tensor.cpu, torch.Tensor) if rank() == root_rank else None
+    structure = map_tensors(state, _TensorLike, torch.Tensor)
     structure = broadcast_object(structure, root_rank, name="broadcast_optimizer_state", process_set=process_set)
     if rank() != root_rank:
-        state = _map_tensors(
+        state = map_tensors(
             structure, lambda like: torch.empty(like.shape, dtype=like.dtype, device="cpu"), _TensorLike
         )
     tensors: list[torch.Tensor] = []
-    _map_tensors(state, tensors.append, torch.Tensor)
+    map_tensors(state, tensors.append, torch.Tensor)
     handles = [
         broadcast_async_(tensor, root_rank, name=f"broadcast_optimizer_state.{i}", process_set=process_set)
         for i, tensor in enumerate(tensors)
     ]
-    for handle in handles:
-        synchronize(handle)
-    if rank() != root_rank and state is not None:
-        optimizer.load_state_dict(state)
+
+    def load() -> None:
+        _wait(handles)
+        if rank() != root_rank and state is not None:
+            optimizer.load_state_dict(state)
+
+    return state, load
 
 
-def _map_tensors(value: Any, change: Any, kind: type) -> Any:
+def map_tensors(value: Any, change: Any, kind: type) -> Any:
     """A copy of nested dicts, lists and tuples with every object of a kind changed."""
     if isinstance(value, kind):
         return change(value)
     if isinstance(value, dict):
-        return {key: _map_tensors(item, change, kind) for key, item in value.items()}
+        return {key: map_tensors(item, change, kind) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_map_tensors(item, change, kind) for item in value)
+        return type(value)(map_tensors(item, change, kind) for item in value)
     return value
 
 

@@ -173,7 +173,8 @@ class Handler:
     Attributes:
         save: Makes what is kept of a value. It also gets what was kept before, whose memory it may use; None at first.
         restore: Puts what was kept back into the value.
-        sync: Gives the value of rank 0 to all ranks of `process_set`, a keyword.
+        sync: Starts to give the value of rank 0 to all ranks of `process_set`, a keyword. What it returns, if anything,
+            is called to wait for that; and this returns memory for `save`, where it had time to make some, or None.
         reset: Fits the value to the number of ranks.
         describe: Says what is in the value, by name: see `State.describe`.
     """
@@ -211,6 +212,7 @@ class ObjectState(State):
         super().__init__(bcast_object, get_rank)
         self._handlers: dict[str, Handler] = {}
         self._kept: dict[str, Any] = {}
+        self._room: dict[str, Any] = {}  # in place of what was kept, for whoever has kept nothing yet
         for name, value in attributes.items():
             handler = self.handler_of(value)
             if handler is not None:
@@ -237,7 +239,7 @@ class ObjectState(State):
 
     def save(self) -> None:  # noqa: D102
         for name, handler in self._handlers.items():
-            self._kept[name] = handler.save(getattr(self, name), self._kept.get(name))
+            self._kept[name] = handler.save(getattr(self, name), self._room.pop(name, self._kept.get(name)))
         self._saved_state = {name: copy.deepcopy(getattr(self, name)) for name in self._saved_state}
 
     def restore(self) -> None:  # noqa: D102
@@ -249,14 +251,19 @@ class ObjectState(State):
     def sync(self) -> None:  # noqa: D102
         own = {name: getattr(self, name) for name in self._saved_state}
         takes_part = self.sync_among.included()
+        coming = {}
         for name, handler in self._handlers.items() if takes_part else ():
-            handler.sync(getattr(self, name), process_set=self.sync_among)
+            coming[name] = handler.sync(getattr(self, name), process_set=self.sync_among)
         if own and self._bcast_object is not broadcast_object:  # It knows of no process sets.
             own = self._bcast_object(own)
         elif own and takes_part:
             own = broadcast_object(own, process_set=self.sync_among)
         if not takes_part:
             return
+        for name, wait in coming.items():
+            room = wait() if callable(wait) else None
+            if room is not None:
+                self._room[name] = room
         for name, value in own.items():
             setattr(self, name, value)
         await_devices()
