@@ -381,6 +381,8 @@ class Engine {
 
   void check_patience(Nanoseconds now);
   Nanoseconds patience_for(const Peer& peer) const;
+  bool is_silent(const Peer& peer, Nanoseconds now) const;
+  bool may_be_heard_yet(Peer& peer, Nanoseconds now) const;
   void advance_links(Nanoseconds now, bool idle);
   void close_old_buckets(ProcessSet& set, Nanoseconds now);
   void advance_alignment(ProcessSet& set);

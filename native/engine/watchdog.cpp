@@ -16,6 +16,9 @@ constexpr std::size_t kMostInChain = 16;
 constexpr Nanoseconds kConnecting = 5 * kMillisecond;
 // How many times as long as others a peer may be silent that wants to run and gets no processor.
 constexpr int kStarvedPatience = 10;
+// TCP sends again what was lost after a round trip and a while, then after twice as long, and so on: what is lost four
+// times comes after some fifteen round trips. Queues on the way make twice of that.
+constexpr int kRoundTripsOfPatience = 30;
 // Where nobody waits for what is in a bucket, it is closed when nothing more was announced for so long, and nothing has
 // been that others have yet to announce; or a longer while after it was opened. The other members leave it to the first
 // one for some times as long, as one wish is enough.
@@ -86,6 +89,20 @@ Nanoseconds Engine::patience_for(const Peer& peer) const {
   return peer.greeted ? patience_ : std::max(patience_, settings_.start);
 }
 
+// Whether it is lost, as far as its records tell.
+bool Engine::is_silent(const Peer& peer, Nanoseconds now) const {
+  return !peer.left && (peer.connected || frozen()) && now - peer.last_heard > patience_for(peer);
+}
+
+// Of a silent peer: a network that is full or loses much may keep its records back while its data comes, and over a long
+// way for some round trips all that it sends.
+bool Engine::may_be_heard_yet(Peer& peer, Nanoseconds now) const {
+  if (const auto silence = peer.link->data_silence()) peer.last_heard = std::max(peer.last_heard, now - *silence);
+  const double round_trip_s = 2 * peer.link->pace().latency_s;
+  const auto more = static_cast<Nanoseconds>(kRoundTripsOfPatience * round_trip_s * kSecond);
+  return now - peer.last_heard <= patience_for(peer) + more;
+}
+
 void Engine::advance_links(Nanoseconds now, bool idle) {
   const bool checks = now - last_check_ >= kMillisecond;  // it costs a system call each
   if (checks) last_check_ = now;
@@ -106,7 +123,7 @@ void Engine::advance_links(Nanoseconds now, bool idle) {
       // To a rank that has left before, its goodbye is not said: that it saw that farewell are its last words.
       if (peer->saw_farewell) peer->left = true;
       if (!peer->left && failure_ == nullptr && !may_say_why(*peer, now)) lose(*peer, *failure);
-    } else if (!peer->left && (peer->connected || frozen()) && now - peer->last_heard > patience_for(*peer)) {
+    } else if (checks && is_silent(*peer, now) && !may_be_heard_yet(*peer, now)) {
       if (eager_.operation != nullptr) leave_eager();
       // Before its last words are read: once it has spoken it may sleep.
       const bool starved = lacks_processor(*peer, now);

@@ -113,6 +113,41 @@ TEST_CASE("membership: who has got its processor back may be silent for a while,
   CHECK(others_fail(job, 3));
 }
 
+TEST_CASE("membership: whoever sends data is not silent, though its records are kept back on their way") {
+  SimJob job(2);
+  std::vector<std::vector<float>> data(2, std::vector<float>(1 << 20, 1.0F));
+  std::vector<std::shared_ptr<engine::Operation>> operations;
+  for (Rank rank : {0, 1}) {
+    operations.push_back(SimJob::allreduce("long", data[rank]));
+    job.submit(rank, operations.back());
+  }
+  const Nanoseconds begin = job.now();
+  CHECK(job.run_until([&] { return job.now() >= begin + kHeart / 4; }));
+  for (Rank rank : {0, 1}) job.network().delay(rank, 1 - rank, transport::kControlLane, 3 * kHeart);
+  pass(job, 2);
+  CHECK_FALSE(operations.front()->done());
+  CHECK(job.run_until([&] { return operations.front()->done() && operations.back()->done(); }));
+  for (Rank rank : {0, 1}) {
+    CHECK(failure(job, rank).empty());
+    CHECK(std::ranges::all_of(data[rank], [](float value) { return value == 2; }));
+  }
+}
+
+TEST_CASE("membership: over a long way a rank may be silent for some round trips more, but not for ever") {
+  SimJob job(kRanks, {.paces = std::vector<transport::Pace>(kRanks, {.latency_s = 0.02})});
+  pass(job, 2);
+  for (Rank peer = 0; peer < kRanks; ++peer) {
+    if (peer != 3) job.network().delay(3, peer, transport::kControlLane, 5 * kHeart);
+  }
+  pass(job, 6);
+  for (Rank rank = 0; rank < kRanks; ++rank) CHECK(failure(job, rank).empty());
+  for (Rank peer = 0; peer < kRanks; ++peer) {
+    if (peer != 3) job.network().silence(3, peer);
+  }
+  pass(job, 5);
+  CHECK(others_fail(job, 3));
+}
+
 TEST_CASE("membership: who is waited for is asked whether it lives, and the slow are not taken for dead") {
   SimJob job(kRanks);
   std::vector<std::vector<float>> data(kRanks, std::vector<float>(16, 1.0F));

@@ -77,6 +77,31 @@ TEST_CASE("tcp: what has been sent shows how quick the connection is") {
   CHECK(links[0]->pace().latency_s < 1);
 }
 
+TEST_CASE("tcp: the kernel knows for how long no data has come, whatever comes on the lane for control") {
+  constexpr Nanoseconds kLong = 100 * kMillisecond;
+  constexpr Nanoseconds kTick = 20 * kMillisecond;  // of the kernel's clock, at the most
+  SocketPair pair([] { return tcp_pair(); }, 2);
+  const std::array<std::unique_ptr<Link>, 2> links{pair.link(0), pair.link(1)};
+  const SteadyClock clock;
+  const Nanoseconds begin = clock.now();
+  const auto hangs = [&] { return clock.now() - begin > kHangMilliseconds * kMillisecond; };
+  const std::array<std::byte, 64> sent{};
+  while (links[0]->data_silence().value_or(0) < kLong && !hangs()) {
+    links[1]->write(transport::kControlLane, sent);
+    while (links[0]->peek(transport::kControlLane).empty() && !hangs()) continue;
+    links[0]->consume(transport::kControlLane, links[0]->peek(transport::kControlLane).size());
+  }
+  CHECK(links[0]->data_silence().value_or(0) >= kLong);
+  const Nanoseconds before = clock.now();
+  REQUIRE(links[1]->write(transport::kFirstDataLane + 1, sent) == sent.size());
+  links[0]->expect(transport::kFirstDataLane + 1, sent.size());
+  while (links[0]->peek(transport::kFirstDataLane + 1).empty() && !hangs()) continue;
+  CHECK_FALSE(hangs());
+  const std::optional<Nanoseconds> silence = links[0]->data_silence();
+  REQUIRE(silence);
+  CHECK(*silence <= clock.now() - before + kTick);
+}
+
 TEST_CASE("tcp: the kernel keeps idle connections alive for who tracks them on the way") {
   SocketPair pair([] { return tcp_pair(); });
   const int fd = pair.fd(0, 1);
@@ -95,6 +120,7 @@ TEST_CASE("tcp: a Unix socket knows nothing of a network") {
   const std::unique_ptr<Link> link = pair.link(0);
   CHECK(link->pace().bytes_per_s == 0);
   CHECK(link->pace().latency_s == 0);
+  CHECK_FALSE(link->data_silence());
 }
 
 TEST_CASE("tcp: striped streams in both directions, between processes") {

@@ -138,6 +138,9 @@ class Link {
     return nullptr;
   }
 
+  // For how long no data has come from the peer, where the kernel knows; asks it.
+  virtual std::optional<Nanoseconds> data_silence() const { return std::nullopt; }
+
   // What the transfers so far have shown, where a network lies between; asks the kernel.
   virtual Pace pace() const { return {}; }
 

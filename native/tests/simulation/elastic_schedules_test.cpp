@@ -60,7 +60,7 @@ void draw_fault(ElasticJob& job, const ElasticOptions& options, Draw& draw) {
   const Rank other = (rank + 1 + draw.below(places - 1)) % places;
   const Nanoseconds longest = 4 * ElasticJob::kHeartbeat;
   // Memory that ranks share is not cut.
-  switch (draw.below(options.share_memory ? 4 : options.encrypted ? 7 : 6)) {
+  switch (draw.below(options.share_memory ? 4 : options.encrypted ? 8 : 7)) {
     case 0: return job.when(at, [=](SimNetwork& network) { network.kill(rank); });
     case 1: {
       const auto writes = static_cast<std::uint64_t>(draw.below(40));
@@ -72,7 +72,11 @@ void draw_fault(ElasticJob& job, const ElasticOptions& options, Draw& draw) {
     }
     case 3: return job.kill_witness_at(at);
     case 4: return job.when(at, [=](SimNetwork& network) { network.silence(rank, other); });
-    case 6: return job.when(at, [=](SimNetwork& network) { network.tamper(rank, other); });
+    case 5: {
+      const Nanoseconds kept_back = longest / 8 * (1 + draw.below(8));
+      return job.when(at, [=](SimNetwork& network) { network.delay(rank, other, transport::kControlLane, kept_back); });
+    }
+    case 7: return job.when(at, [=](SimNetwork& network) { network.tamper(rank, other); });
     default:
       return job.when(at, [=](SimNetwork& network) {
         for (Rank peer = 0; peer < places; ++peer) {

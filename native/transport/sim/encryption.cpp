@@ -219,6 +219,7 @@ class ToyEncryptedLink final : public Link {
   void disarm() override { inner_->disarm(); }
   void add_wait_fds(std::vector<pollfd>&) const override {}
   bool peer_wants_to_run() override { return inner_->peer_wants_to_run(); }
+  std::optional<Nanoseconds> data_silence() const override { return inner_->data_silence(); }
   Pace pace() const override { return inner_->pace(); }
   std::string_view transport() const override { return inner_->transport(); }
 

@@ -34,6 +34,8 @@ class ForwardingLink : public Link {
   bool arm() override { return link_->arm(); }
   void disarm() override { link_->disarm(); }
   void add_wait_fds(std::vector<pollfd>& fds) const override { link_->add_wait_fds(fds); }
+  std::optional<Nanoseconds> data_silence() const override { return link_->data_silence(); }
+  Pace pace() const override { return link_->pace(); }
   std::string_view transport() const override { return link_->transport(); }
 
  private:

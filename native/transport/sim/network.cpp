@@ -123,6 +123,10 @@ class SimLink final : public Link {
     return memory.data() + offset;
   }
 
+  std::optional<Nanoseconds> data_silence() const override {
+    const std::optional<Nanoseconds> came = network_.connection(self_, peer_).data_came;
+    return came ? std::optional(network_.clock_.now() - *came) : std::nullopt;
+  }
   Pace pace() const override {
     const std::vector<Pace>& paces = network_.options_.paces;
     return paces.empty() ? Pace{} : paces[static_cast<std::size_t>(self_)];
@@ -333,6 +337,7 @@ void SimNetwork::happen(Event event) {
       }
       stream.arrived.insert(stream.arrived.end(), event.bytes.begin(), event.bytes.end());
       stream.unread = true;
+      if (event.lane != kControlLane) owner.data_came = event.time;
       return;
     }
     case EventKind::kFailure:

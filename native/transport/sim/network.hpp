@@ -144,6 +144,7 @@ class SimNetwork {
     bool is_late = false;  // see `disconnect`
     std::array<bool, kLaneCount> wanted{};  // of lanes that are not there from the start
     std::array<bool, kLaneCount> open{};
+    std::optional<Nanoseconds> data_came = {};  // when the last of it did
   };
   enum class EventKind : std::uint8_t { kDelivery, kFailure, kRoom, kLane };
   struct Event {

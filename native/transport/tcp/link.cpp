@@ -137,6 +137,18 @@ class TcpLink final : public LaneLink {
     }
   }
 
+  std::optional<Nanoseconds> data_silence() const override {
+    std::optional<Nanoseconds> shortest;
+    for (int lane = kFirstDataLane; lane < kLaneCount; ++lane) {
+      if (!has(lane)) continue;
+      for (const Connection& connection : lanes_[static_cast<std::size_t>(lane)]->connections()) {
+        const std::optional<Nanoseconds> silence = silence_of(connection.fd());
+        if (silence && (!shortest || *silence < *shortest)) shortest = silence;
+      }
+    }
+    return shortest;
+  }
+
   // The quickest lane of data, with all of its stripes.
   Pace pace() const override {
     Pace best;

@@ -14,14 +14,22 @@ constexpr std::size_t kBytesASample = 512 * 1024;
 // What Linux says of a round trip that it has not seen yet.
 constexpr unsigned kNoRoundTrip = ~0U;
 
-tcp_info info_of(int fd) {
+std::optional<tcp_info> ask(int fd) {
   tcp_info info{};
   socklen_t length = sizeof(info);
-  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return {};
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return std::nullopt;
   return info;
 }
 
+tcp_info info_of(int fd) { return ask(fd).value_or(tcp_info{}); }
+
 }  // namespace
+
+std::optional<Nanoseconds> silence_of(int fd) {
+  const std::optional<tcp_info> info = ask(fd);
+  if (!info) return std::nullopt;
+  return static_cast<Nanoseconds>(info->tcpi_last_data_recv) * kMillisecond;
+}
 
 void PaceSamples::sent(int fd, std::size_t bytes) {
   since_ += bytes;

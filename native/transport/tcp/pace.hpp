@@ -3,10 +3,15 @@
 
 #include <array>
 #include <cstddef>
+#include <optional>
 
+#include "base/clock.hpp"
 #include "transport/pace.hpp"
 
 namespace ringcore::transport {
+
+// How long ago something came over a connection, or it was made, if nothing has yet; in milliseconds at the finest.
+std::optional<Nanoseconds> silence_of(int fd);
 
 class PaceSamples {
  public:

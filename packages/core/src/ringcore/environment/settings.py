@@ -199,7 +199,9 @@ class Settings:
         "report who is missing after so long; 0: never",
         ("--stall-check-warning-time-seconds",),
     )
-    heartbeat_s: float = _setting(2.0, _seconds, _POSITIVE, "a rank that is silent for so long is lost")
+    heartbeat_s: float = _setting(
+        2.0, _seconds, _POSITIVE, "a rank that is silent for so long is lost; far away for 30 round trips more"
+    )
     elastic: bool = _setting(
         False,
         _flag,
