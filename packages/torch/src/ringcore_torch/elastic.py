@@ -49,12 +49,13 @@ def _sync_model(model: torch.nn.Module, process_set: ProcessSet) -> Callable[[],
 
 
 def _sync_optimizer(optimizer: torch.optim.Optimizer, process_set: ProcessSet) -> Callable[[], Any]:
+    # Who has a state already keeps one, too.
+    lacks_room = not optimizer.state and all(p.is_cpu for group in optimizer.param_groups for p in group["params"])
     state, load = start_optimizer_state(optimizer, process_set=process_set)
 
     def wait() -> Any:
-        # To touch new memory takes as long as what comes meanwhile; whoever gives it has some.
-        on_host = all(parameter.is_cpu for group in optimizer.param_groups for parameter in group["params"])
-        room = map_tensors(state, _touched, torch.Tensor) if process_set.rank() != 0 and on_host else None
+        # The first touch of new memory takes about as long as the state, which comes meanwhile.
+        room = map_tensors(state, _touched, torch.Tensor) if lacks_room else None
         load()
         return room
 
