@@ -73,6 +73,7 @@ void Daemon::run(const std::function<bool()>& interrupted) {
 }
 
 void Daemon::flush(Outbox& out) {
+  out.sort();
   for (std::size_t sent = 0; (sent = socket_.send(out, sent)) < out.items().size();) {
     pollfd writable{.fd = socket_.fd(), .events = POLLOUT, .revents = 0};
     if (::poll(&writable, 1, kFullMilliseconds) == 0) break;

@@ -8,6 +8,7 @@
 
 #include <netdb.h>
 #include <netinet/in.h>
+#include <netinet/udp.h>
 #include <sys/socket.h>
 
 #include "base/error.hpp"
@@ -15,7 +16,13 @@
 namespace ringcore::aggregation {
 namespace {
 
-constexpr std::size_t kAtOnce = 64;
+// Of Linux; older headers lack them.
+constexpr int kUdpSegment = 103;
+constexpr int kUdpGro = 104;
+constexpr std::size_t kMostDatagram = 65535;
+// So many packets at most as one: a queue that limits a rate lets some 32 KiB pass at once, and who waits for the last of
+// them should not wait for long.
+constexpr std::size_t kMostJoined = 16;
 // Bursts of all workers, while the receiver does not run.
 constexpr int kBufferBytes = 8 << 20;
 
@@ -27,6 +34,40 @@ int family_of(const Address& address) {
   sockaddr head{};
   std::memcpy(&head, address.bytes.data(), std::min<std::size_t>(sizeof(head), address.size));
   return head.sa_family;
+}
+
+// What goes beside a message.
+template <typename Value>
+struct alignas(cmsghdr) Control {
+  std::array<std::byte, CMSG_SPACE(sizeof(Value))> bytes{};
+
+  void set(int level, int type, Value value) {
+    const cmsghdr head{.cmsg_len = CMSG_LEN(sizeof(Value)), .cmsg_level = level, .cmsg_type = type};
+    std::memcpy(bytes.data(), &head, sizeof(head));
+    std::memcpy(bytes.data() + CMSG_LEN(0), &value, sizeof(value));
+  }
+};
+
+// Of each packet but the last, of which a message was put together.
+std::size_t packet_size(msghdr& message, std::size_t bytes) {
+  for (cmsghdr* at = CMSG_FIRSTHDR(&message); at != nullptr; at = CMSG_NXTHDR(&message, at)) {
+    if (at->cmsg_level != SOL_UDP || at->cmsg_type != kUdpGro) continue;
+    int size = 0;
+    std::memcpy(&size, CMSG_DATA(at), sizeof(size));
+    if (size > 0) return static_cast<std::size_t>(size);
+  }
+  return bytes;
+}
+
+// How many of these the kernel takes as one: those to one address that are as long as the first, but for the last.
+std::size_t joined_from(std::span<const Outbox::Item> items) {
+  const Outbox::Item& first = items.front();
+  std::size_t count = 1;
+  while (count < std::min(items.size(), kMostJoined) && items[count - 1].bytes == first.bytes &&
+         items[count].bytes <= first.bytes && items[count].to == first.to && items[count].control == first.control) {
+    ++count;
+  }
+  return count;
 }
 
 }  // namespace
@@ -70,6 +111,10 @@ Socket::Socket(const Address& of)
       ::setsockopt(fd_.get(), SOL_SOCKET, usual, &kBufferBytes, sizeof(kBufferBytes));
     }
   }
+  constexpr int kByMessage = 0;
+  joins_ = ::setsockopt(fd_.get(), SOL_UDP, kUdpSegment, &kByMessage, sizeof(kByMessage)) == 0;
+  constexpr int kOn = 1;
+  ::setsockopt(fd_.get(), SOL_UDP, kUdpGro, &kOn, sizeof(kOn));
 }
 
 Socket Socket::bound_to(const Address& address) {
@@ -99,65 +144,79 @@ Address Socket::address() const {
 }
 
 std::size_t Socket::receive(const Visit& visit) {
-  // One byte more than the largest packet: longer ones show.
-  using Room = std::array<std::array<std::byte, kMostPacket + 1>, kAtOnce>;
-  static thread_local const std::unique_ptr<Room> room = std::make_unique<Room>();
+  // As much as the kernel may have put together. Pages that nothing is written to are not there.
+  using Room = std::array<std::array<std::byte, kMostDatagram>, kAtOnce>;
+  static thread_local const std::unique_ptr<Room> room = std::make_unique_for_overwrite<Room>();
   std::array<mmsghdr, kAtOnce> messages{};
   std::array<iovec, kAtOnce> pieces{};
   std::array<Address, kAtOnce> from;
+  std::array<Control<int>, kAtOnce> sizes;
   for (std::size_t i = 0; i < kAtOnce; ++i) {
     pieces[i] = {(*room)[i].data(), (*room)[i].size()};
-    messages[i].msg_hdr.msg_name = from[i].bytes.data();
-    messages[i].msg_hdr.msg_namelen = sizeof(from[i].bytes);
-    messages[i].msg_hdr.msg_iov = &pieces[i];
-    messages[i].msg_hdr.msg_iovlen = 1;
+    messages[i].msg_hdr = {.msg_name = from[i].bytes.data(),
+                           .msg_namelen = sizeof(from[i].bytes),
+                           .msg_iov = &pieces[i],
+                           .msg_iovlen = 1,
+                           .msg_control = &sizes[i],
+                           .msg_controllen = sizeof(sizes[i]),
+                           .msg_flags = 0};
   }
   // What the network says of packets that were sent, as that nobody listens, is no more than a loss.
   const int count = ::recvmmsg(fd_.get(), messages.data(), kAtOnce, MSG_DONTWAIT, nullptr);
   for (int i = 0; i < count; ++i) {
     const auto at = static_cast<std::size_t>(i);
     from[at].size = messages[at].msg_hdr.msg_namelen;
-    visit(std::span((*room)[at]).first(messages[at].msg_len), from[at]);
+    std::span<const std::byte> rest = std::span((*room)[at]).first(messages[at].msg_len);
+    const std::size_t size = packet_size(messages[at].msg_hdr, rest.size());
+    do {
+      const std::size_t bytes = std::min(size, rest.size());
+      visit(rest.first(bytes), from[at]);
+      rest = rest.subspan(bytes);
+    } while (!rest.empty());
   }
   return count > 0 ? static_cast<std::size_t>(count) : 0;
 }
 
 std::size_t Socket::send(const Outbox& out, std::size_t first) {
-  std::array<mmsghdr, kAtOnce> messages{};
-  std::array<iovec, kAtOnce> pieces{};
-  std::array<Address, kAtOnce> to;
-  struct alignas(cmsghdr) Service {
-    std::array<std::byte, CMSG_SPACE(sizeof(int))> bytes{};
+  struct alignas(cmsghdr) Options {
+    Control<int> service;
+    Control<std::uint16_t> size;
   };
-  std::array<Service, kAtOnce> services{};
+  std::array<mmsghdr, kAtOnce> messages{};
+  std::array<std::array<iovec, kMostJoined>, kAtOnce> pieces{};
+  std::array<std::size_t, kAtOnce> ends{};
+  std::array<Address, kAtOnce> to;
+  std::array<Options, kAtOnce> options;
   const auto items = out.items();
   while (first < items.size()) {
-    const std::size_t count = std::min(kAtOnce, items.size() - first);
-    for (std::size_t i = 0; i < count; ++i) {
-      const Outbox::Item& item = items[first + i];
-      const auto bytes = out.bytes(item);
-      pieces[i] = {const_cast<std::byte*>(bytes.data()), bytes.size()};
-      to[i] = item.to;
-      msghdr& head = messages[i].msg_hdr;
-      head = {};
-      head.msg_name = to[i].bytes.data();
-      head.msg_namelen = to[i].size;
-      head.msg_iov = &pieces[i];
-      head.msg_iovlen = 1;
-      head.msg_control = services[i].bytes.data();
-      head.msg_controllen = services[i].bytes.size();
-      cmsghdr* const service = CMSG_FIRSTHDR(&head);
-      service->cmsg_level = level_;
-      service->cmsg_type = option_;
-      service->cmsg_len = CMSG_LEN(sizeof(int));
-      const int value = item.control ? kControlService : kDataService;
-      std::memcpy(CMSG_DATA(service), &value, sizeof(value));
+    std::size_t count = 0;
+    for (std::size_t next = first; count < kAtOnce && next < items.size(); ++count) {
+      const Outbox::Item& item = items[next];
+      const std::size_t joined = joins_ ? joined_from(items.subspan(next)) : 1;
+      for (std::size_t i = 0; i < joined; ++i) {
+        const auto bytes = out.bytes(items[next + i]);
+        pieces[count][i] = {const_cast<std::byte*>(bytes.data()), bytes.size()};
+      }
+      to[count] = item.to;
+      options[count].service.set(level_, option_, item.control ? kControlService : kDataService);
+      options[count].size.set(SOL_UDP, kUdpSegment, static_cast<std::uint16_t>(item.bytes));
+      messages[count].msg_hdr = {.msg_name = to[count].bytes.data(),
+                                 .msg_namelen = to[count].size,
+                                 .msg_iov = pieces[count].data(),
+                                 .msg_iovlen = joined,
+                                 .msg_control = &options[count],
+                                 .msg_controllen = joined > 1 ? sizeof(Options) : sizeof(options[count].service),
+                                 .msg_flags = 0};
+      next += joined;
+      ends[count] = next;
     }
     const int sent = ::sendmmsg(fd_.get(), messages.data(), static_cast<unsigned>(count), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent > 0) {
-      first += static_cast<std::size_t>(sent);
+      first = ends[static_cast<std::size_t>(sent) - 1];
     } else if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS) {
       return first;
+    } else if (messages[0].msg_hdr.msg_iovlen > 1) {
+      joins_ = false;  // this way takes them one by one: as one that is encrypted, or splits them
     } else {
       ++first;  // this one is lost
     }

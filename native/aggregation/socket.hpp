@@ -1,4 +1,5 @@
-// A UDP socket for many packets at a time.
+// A UDP socket for many packets at a time: what goes to one address, and what has come from one behind each other, the
+// kernel carries as one, from Linux 5.0 on.
 #pragma once
 
 #include <array>
@@ -26,9 +27,10 @@ class Socket {
   static Socket connected_to(const Address& peer);
 
   using Visit = std::function<void(std::span<const std::byte> packet, const Address& from)>;
-  // Of what has come: some. How many.
+  static constexpr std::size_t kAtOnce = 32;
+  // Of what has come: some. In how many pieces it came; behind kAtOnce of them there may be more.
   std::size_t receive(const Visit& visit);
-  // Sends from item `first` on; the first one that there was no room for.
+  // Sends from item `first` on; the first one that there was no room for. Quickest where the outbox is sorted.
   std::size_t send(const Outbox& out, std::size_t first);
 
   int fd() const { return fd_.get(); }
@@ -40,6 +42,7 @@ class Socket {
   Fd fd_;
   int level_ = 0;  // of the options that say the type of service
   int option_ = 0;
+  bool joins_ = true;  // packets to one address, until the network refuses
 };
 
 }  // namespace ringcore::aggregation

@@ -1,5 +1,6 @@
 #include "aggregation/wire.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 namespace ringcore::aggregation {
@@ -85,6 +86,12 @@ void Outbox::send_again(const Address& to) {
   Item item = items_.back();
   item.to = to;
   items_.push_back(item);
+}
+
+void Outbox::sort() {
+  std::ranges::stable_sort(items_, std::ranges::lexicographical_compare, [](const Item& item) -> const auto& {
+    return item.to.bytes;
+  });
 }
 
 std::vector<std::byte> JoinRequest::encode() const {

@@ -119,6 +119,8 @@ class Outbox {
   void send(const Header& header, std::span<const std::byte> payload, const Key& key, const Address& to);
   // The last packet once more.
   void send_again(const Address& to);
+  // Behind each other what goes to one address, in the order that it had: the network takes such packets at once.
+  void sort();
   std::span<const Item> items() const { return items_; }
   std::span<const std::byte> bytes(const Item& item) const {
     return std::span(bytes_).subspan(item.offset, item.bytes);

@@ -17,7 +17,7 @@ using aggregation::Packet;
 using aggregation::Segment;
 using aggregation::Worker;
 
-constexpr std::size_t kAtOnce = 64;
+constexpr std::size_t kSentAtOnce = 64;  // packets
 constexpr Nanoseconds kShortestNap = 200'000;
 // A last word may be lost; the switch forgets by itself what is silent.
 constexpr int kFarewells = 2;
@@ -91,8 +91,8 @@ bool SwitchClient::move() {
       const std::optional<Packet> packet = aggregation::parse(bytes);
       if (!packet || packet->header.session != session_ || !aggregation::is_authentic(*packet, key_)) return;
       worker_.receive(*packet, at);
-    }) == kAtOnce;
-    if (sent_ == out_.items().size()) worker_.send(out_, at, kAtOnce);
+    }) == aggregation::Socket::kAtOnce;
+    if (sent_ == out_.items().size()) worker_.send(out_, at, kSentAtOnce);
     send();
   }
   return moved_ + worker_.counts().sent != before;
