@@ -168,7 +168,7 @@ void Negotiation::decide_round(std::vector<Decision>& decisions) {
       continue;  // and waits for what it has said before that it waits for
     }
     blocked_on_[m] = (entry.flags & kBlocked) != 0 ? entry.name_hash : 0;
-    if (entry.type == RecordType::kNoop && (entry.flags & kFlush) != 0) want_pending(static_cast<int>(m));
+    if (entry.type == RecordType::kNoop && (entry.flags & kFlush) != 0) want(static_cast<int>(m), entry.name_hash);
     if (entry.type == RecordType::kOperation) {
       announce(static_cast<int>(m), entry);
     } else if (entry.type == RecordType::kRefused) {
@@ -203,12 +203,12 @@ void Negotiation::decide_round(std::vector<Decision>& decisions) {
   }
 }
 
-// The member waits for what it has announced so far.
-void Negotiation::want_pending(int member) {
-  for (auto& [name_hash, instances] : pending_) {
-    for (Pending& pending : instances) {
-      if (pending.contributions[member].present) pending.contributions[member].flags |= kFlush;
-    }
+// The member waits for what it has announced under this name.
+void Negotiation::want(int member, std::uint64_t name_hash) {
+  const auto found = pending_.find(name_hash);
+  if (found == pending_.end()) return;
+  for (Pending& pending : found->second) {
+    if (pending.contributions[member].present) pending.contributions[member].flags |= kFlush;
   }
 }
 

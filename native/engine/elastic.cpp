@@ -252,9 +252,12 @@ bool Engine::settle_devices() {
   if (lost_results()) return elastic_->change != nullptr;
   bool settled = true;
   for (auto& [id, set] : sets_) {
-    const bool waits =
-        std::ranges::any_of(set->operations, [](const auto& item) { return item.second->descriptor.on_device; });
-    if (waits && !frozen()) close_buckets(*set, {.type = RecordType::kNoop, .flags = kFlush});
+    bool waits = false;
+    for (const auto& [name_hash, operation] : set->operations) {
+      if (!operation->descriptor.on_device) continue;
+      waits = true;
+      wanted(*operation, false);
+    }
     settled = settled && !waits && set->schedule.drained();
   }
   return settled;

@@ -250,6 +250,7 @@ class Engine {
   void enter(ProcessSet& set, const std::shared_ptr<Operation>& operation, bool eager);
   bool introduce(ProcessSet& set, const Operation& operation);
   void announce(ProcessSet& set, RecordHeader header, const Operation& operation);
+  bool may_stay_in_bucket(const ProcessSet& set, const Operation& operation) const;
   void close_buckets(ProcessSet& set, const RecordHeader& header);
   void append_own(ProcessSet& set, RecordHeader header, std::span<const std::byte> payload = {});
   void prepare(ProcessSet& set, Operation& operation);
@@ -385,7 +386,7 @@ class Engine {
   bool may_be_heard_yet(Peer& peer, Nanoseconds now) const;
   void advance_links(Nanoseconds now, bool idle);
   void close_old_buckets(ProcessSet& set, Nanoseconds now);
-  void advance_alignment(ProcessSet& set);
+  void advance_alignment(ProcessSet& set, Nanoseconds now);
   void align(ProcessSet& set);
   void check_standstill(Nanoseconds now);
   bool is_stuck(const Operation& operation);

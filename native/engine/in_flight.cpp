@@ -52,7 +52,7 @@ void begin_again(Operation& operation, Nanoseconds now) {
   operation.state.store(OperationState::kSubmitted, std::memory_order_relaxed);
   operation.submitted_at = now;
   operation.released_at = operation.started_at = 0;
-  operation.stall_reported = operation.cancel_sent = operation.flush_sent = operation.carried_out = false;
+  operation.stall_reported = operation.cancel_sent = operation.carried_out = false;
   operation.carried_out_by.clear();
   operation.unfinished = operation.parts.size();
 }
@@ -240,7 +240,9 @@ void Engine::repeat(const std::vector<std::shared_ptr<Operation>>& operations) {
     }
   }
   // Whoever waits for them has said so in the epoch before.
-  for (auto& [id, set] : sets_) close_buckets(*set, {.type = RecordType::kNoop, .flags = kFlush});
+  for (const auto& operation : operations) {
+    if (std::exchange(operation->waited_for, false)) wanted(*operation, false);
+  }
 }
 
 }  // namespace ringcore::engine

@@ -469,6 +469,7 @@ void Engine::receive_entry(Peer& peer, const RecordView& record) {
     entry.payload.assign(record.payload.begin(), record.payload.end());
   }
   if (header.type == RecordType::kOperation) {
+    set.heard = set.heard || header.position < set.flushed_until;
     if ((header.flags & kHasDescriptor) != 0) {
       auto descriptor = std::make_shared<const Descriptor>(decode_descriptor(record.descriptor));
       if (descriptor->signature() != header.signature || descriptor->name_hash() != header.name_hash) {

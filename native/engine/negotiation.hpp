@@ -199,7 +199,7 @@ class Negotiation {
   bool round_complete() const;
   bool decide_uniform_round(std::vector<Decision>& decisions);
   void decide_round(std::vector<Decision>& decisions);
-  void want_pending(int member);
+  void want(int member, std::uint64_t name_hash);
   Pending& next_use(int member, const Entry& entry);
   void announce(int member, Entry& entry);
   void refuse(int member, const Entry& entry);

@@ -47,7 +47,7 @@ enum RecordFlag : std::uint8_t {
   kHasDescriptor = 1,
   kHasSplits = 2,
   kEager = 4,  // the payload is the sender's contribution
-  kFlush = 8,  // closes the open fusion buckets
+  kFlush = 8,  // closes the open fusion buckets; of a kNoop: and again when the operation `name_hash` is complete
   kFill = 16,  // asks all ranks to fill their logs up to this position
   kBlocked = 32,  // the sender's only thread waits for `name_hash`; of a kCancel: it ends a deadlock
   kInPlace = 64,  // the data lies ready where the result goes

@@ -321,7 +321,7 @@ void renew(Operation& group) {
   group.renewed = true;
   group.state.store(OperationState::kSubmitted, std::memory_order_relaxed);
   group.awaited = group.only_thread = false;
-  group.stall_reported = group.cancel_sent = group.flush_sent = false;
+  group.stall_reported = group.cancel_sent = group.waited_for = false;
   group.unfinished = group.parts.size();
   group.number = 0;
   group.carried_out = false;

@@ -155,7 +155,7 @@ struct Operation {
   Nanoseconds started_at = 0;
   bool stall_reported = false;
   bool cancel_sent = false;
-  bool flush_sent = false;
+  bool waited_for = false;  // somebody waits for it by now
   Operation* whole = nullptr;  // the group that this is a part of
   std::size_t unfinished = 0;  // parts that still run
   // In elastic jobs, see in_flight.cpp.

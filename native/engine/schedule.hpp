@@ -55,6 +55,8 @@ class Schedule {
   void flush();
   // Since when the oldest of them has been open; nothing where none is.
   std::optional<Nanoseconds> open_since() const;
+  // Whether what was released may be in an open bucket, or come into one.
+  bool may_hold_open() const { return !buckets_.empty() || !deferred_.empty(); }
   // Completes an operation from every member's data; `parts` by member.
   void finish_eager(std::span<const EagerPart> parts, Operation& own);
   // What ended without a task, for the timeline.

@@ -58,6 +58,8 @@ struct Engine::ProcessSet {
   bool unflushed = false;  // something was announced that may sit in an open bucket
   Nanoseconds announced_at = 0;  // the last operation of this rank
   std::uint64_t flushed_until = 0;  // position behind this rank's last wish to close the buckets
+  bool heard = false;  // since the last look at timers a rank whose log is not so long has announced an operation
+  Nanoseconds heard_at = 0;  // ... seen at such a look
   std::uint64_t filled_for = 0;  // length of the longest log for which a fill was last asked
 
   bool serves() const { return self >= static_cast<int>(peers.size()); }  // this rank is one of the servers

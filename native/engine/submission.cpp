@@ -319,12 +319,27 @@ std::optional<std::uint64_t> Engine::registered_at(const Operation& operation) c
 }
 
 void Engine::wanted(Operation& operation, bool only_thread) {
-  if (operation.done() || operation.join || operation.watched_members != 0 || failure_ != nullptr || left_ || frozen())
-    return;
+  if (operation.done() || operation.join || operation.watched_members != 0 || failure_ != nullptr || left_) return;
+  const bool first = !std::exchange(operation.waited_for, true);
+  if (frozen()) return;
   ProcessSet& set = *sets_.at(operation.process_set);
   RecordHeader header{.type = RecordType::kNoop, .flags = kFlush, .name_hash = operation.name_hash};
   if (only_thread) header.flags |= kBlocked;
+  if (first && may_stay_in_bucket(set, operation)) set.unflushed = true;
   close_buckets(set, header);
+}
+
+// Whether nothing that this rank has said so far closes the bucket which the operation is in, or will come into.
+bool Engine::may_stay_in_bucket(const ProcessSet& set, const Operation& operation) const {
+  const Descriptor& descriptor = operation.descriptor;
+  if (operation.awaited || descriptor.collective != Collective::kAllreduce) return false;  // it has said so at once
+  const ExecutionSettings& limits = settings_.execution;
+  const std::size_t bytes = descriptor.is_group() ? 0 : operation.bytes();
+  const bool runs_in_place = bytes >= limits.direct_bytes && registered_at(operation);
+  if (bytes > limits.fusion_threshold_bytes || runs_in_place) return false;
+  // A wish names one operation that it is for, and others are to gather with what comes behind them.
+  if (operation.state.load(std::memory_order_relaxed) == OperationState::kSubmitted) return true;
+  return set.negotiation.round() >= set.flushed_until && set.schedule.may_hold_open();
 }
 
 // Tells all members, unless nothing was announced since.

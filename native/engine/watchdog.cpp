@@ -51,7 +51,8 @@ void Engine::check_timers(bool idle) {
   for (auto& [id, set] : sets_) {
     if (set->tree != nullptr) advance_tree(*set, now);
     if (eager_.operation == nullptr) close_old_buckets(*set, now);
-    if (idle && eager_.operation == nullptr) advance_alignment(*set);
+    if (std::exchange(set->heard, false)) set->heard_at = now;
+    if (idle && eager_.operation == nullptr) advance_alignment(*set, now);
     check_stalls(*set, now);
     if (failure_ != nullptr) return;
     try {
@@ -220,11 +221,14 @@ bool Engine::has_open_buckets() const {
   return std::ranges::any_of(sets_, [](const auto& item) { return item.second->schedule.open_since().has_value(); });
 }
 
-// Logs of different length keep operations from being decided that all ranks have announced.
-void Engine::advance_alignment(ProcessSet& set) {
+// Logs of different length keep operations from being decided that all ranks have announced, and wishes that stand behind
+// what a rank has not announced yet. While it announces more, that gathers for a while, and is not closed one by one.
+void Engine::advance_alignment(ProcessSet& set, Nanoseconds now) {
   const std::uint64_t longest = set.negotiation.longest();
   if (set.operations.empty() || set.joining() || set.filled_for == longest + 1) return;
-  const bool flush_undecided = set.negotiation.round() < set.flushed_until;
+  const auto open_since = set.schedule.open_since();
+  const bool more_comes = now - set.heard_at < kBurstGap && open_since && now - *open_since < kLongestOpen;
+  const bool flush_undecided = set.negotiation.round() < set.flushed_until && !more_comes;
   for (const auto& [name_hash, operation] : set.operations) {
     if (operation->carried_out) continue;
     const bool released = operation->state.load(std::memory_order_relaxed) != OperationState::kSubmitted;
@@ -243,7 +247,7 @@ void Engine::advance_alignment(ProcessSet& set) {
 // Asks all to fill their logs up to the longest.
 void Engine::align(ProcessSet& set) {
   fill(set, set.negotiation.longest(), nullptr);
-  append_own(set, {.type = RecordType::kNoop, .flags = kFlush | kFill});
+  append_own(set, {.type = RecordType::kNoop, .flags = kFill});
   set.filled_for = set.negotiation.longest() + 1;
 }
 

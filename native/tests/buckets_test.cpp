@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <deque>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -128,4 +129,51 @@ TEST_CASE("the others close a bucket where the first member has joined") {
   ranks.submit("of the others", 1);
   REQUIRE(ranks.job.run_until([&] { return ranks.all_are(engine::OperationState::kDone); }));
   for (const auto& tensor : ranks.tensors) CHECK(tensor == std::vector<float>(4, 2.0F));
+}
+
+TEST_CASE("what comes from a late rank gathers in few buckets, though the others wait for all of it") {
+  struct Case {
+    int direct_members;
+    Nanoseconds pause;  // of the late rank: the others move on to see what it has announced
+  };
+  for (const auto& [direct_members, pause] : {Case{16, 0}, Case{16, 3 * kMillisecond}, Case{2, 0}}) {
+    CAPTURE(direct_members);
+    CAPTURE(pause);
+    constexpr int kTensors = 100;
+    Submitting ranks{SimJob(Submitting::kRanks, quick(), direct_members), {}, {}};
+    std::vector<std::vector<std::shared_ptr<engine::Operation>>> of_rank(Submitting::kRanks);
+    const auto submit = [&](Rank rank, int number) {
+      of_rank[static_cast<std::size_t>(rank)].push_back(
+          ranks.job.allreduce("tensor " + std::to_string(number), ranks.tensors.emplace_back(4, 1.0F)));
+      ranks.job.submit(rank, of_rank[static_cast<std::size_t>(rank)].back());
+    };
+    // One after the other, as a program waits for what it has submitted.
+    const auto wait = [&](Rank rank) {
+      for (const auto& operation : of_rank[static_cast<std::size_t>(rank)]) {
+        if (operation->done()) continue;
+        return ranks.job.engine(rank).wanted(*operation, true);
+      }
+    };
+    for (Rank rank = 1; rank < Submitting::kRanks; ++rank) {
+      for (int number = 0; number < kTensors; ++number) submit(rank, number);
+    }
+    for (int number = 0; number < kTensors; ++number) {
+      for (Rank rank = 1; rank < Submitting::kRanks; ++rank) wait(rank);
+      ranks.look_at_timers();
+      submit(0, number);
+      ranks.pass(5'000);
+      if (number != kTensors / 5) continue;
+      for (const Nanoseconds end = ranks.job.now() + pause; ranks.job.now() < end; ranks.pass(100'000)) {
+        for (Rank rank = 1; rank < Submitting::kRanks; ++rank) wait(rank);
+        ranks.look_at_timers();
+      }
+    }
+    REQUIRE(ranks.job.run_until([&] {
+      for (Rank rank = 0; rank < Submitting::kRanks; ++rank) wait(rank);
+      return std::ranges::all_of(of_rank[0], [](const auto& one) { return one->done(); });
+    }));
+    std::set<Nanoseconds> starts;
+    for (const auto& operation : of_rank[0]) starts.insert(operation->started_at);
+    CHECK(starts.size() <= kTensors / 4);
+  }
 }

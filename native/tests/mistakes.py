@@ -16,6 +16,14 @@ class Mutant:
 
 
 MUTANTS = [
+    Mutant("what one rank waits for closes buckets for all that it has announced", "engine/decisions.cpp",
+           "  const auto found = pending_.find(name_hash);\n  if (found == pending_.end()) return;\n"
+           "  for (Pending& pending : found->second) {",
+           "  for (auto& [other, uses] : pending_) for (Pending& pending : uses) {\n    static_cast<void>(name_hash);"),
+    Mutant("who asks for full logs closes buckets", "engine/watchdog.cpp",
+           "{.type = RecordType::kNoop, .flags = kFill}", "{.type = RecordType::kNoop, .flags = kFlush | kFill}"),
+    Mutant("logs are filled up while a late rank announces more", "engine/watchdog.cpp",
+           "set.flushed_until && !more_comes;", "set.flushed_until; static_cast<void>(more_comes);"),
     Mutant("a bucket that a blocking call closes is not asked for", "engine/submission.cpp",
            "    if (closes_buckets) set.flushed_until = set.negotiation.length(set.self);\n", ""),
     Mutant("a rank that goes on is said to stand still", "engine/blocked.cpp",
@@ -135,7 +143,7 @@ MUTANTS = [
            "  spread();\n  left_[member] = true;", ""),
     Mutant("what becomes complete after somebody had waited for it stays in its bucket", "engine/decisions.cpp",
            "if (entry.type == RecordType::kNoop && (entry.flags & kFlush) != 0) "
-           "want_pending(static_cast<int>(m));", ""),
+           "want(static_cast<int>(m), entry.name_hash);", ""),
     Mutant("a chunk is overwritten before it is sent", "carriers/plans/executor.cpp",
            "state.done_bytes == 0 && unsent(target) > 0", "false"),
     Mutant("a wait does not wait", "carriers/plans/executor.cpp",
