@@ -89,9 +89,8 @@ void Outbox::send_again(const Address& to) {
 }
 
 void Outbox::sort() {
-  std::ranges::stable_sort(items_, std::ranges::lexicographical_compare, [](const Item& item) -> const auto& {
-    return item.to.bytes;
-  });
+  std::ranges::stable_sort(items_, std::ranges::lexicographical_compare,
+                           [](const Item& item) -> const auto& { return item.to.bytes; });
 }
 
 std::vector<std::byte> JoinRequest::encode() const {
