@@ -215,10 +215,10 @@ std::size_t Socket::send(const Outbox& out, std::size_t first) {
       first = ends[static_cast<std::size_t>(sent) - 1];
     } else if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS) {
       return first;
-    } else if (messages[0].msg_hdr.msg_iovlen > 1) {
+    } else if (messages[0].msg_hdr.msg_iovlen > 1 && (errno == EINVAL || errno == EIO || errno == EMSGSIZE)) {
       joins_ = false;  // this way takes them one by one: as one that is encrypted, or splits them
     } else {
-      ++first;  // this one is lost
+      first = ends[0];  // lost
     }
   }
   return first;

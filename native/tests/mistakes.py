@@ -16,6 +16,9 @@ class Mutant:
 
 
 MUTANTS = [
+    Mutant("a packet that nobody listens to has all others sent one by one", "aggregation/socket.cpp",
+           "messages[0].msg_hdr.msg_iovlen > 1 && (errno == EINVAL || errno == EIO || errno == EMSGSIZE)",
+           "messages[0].msg_hdr.msg_iovlen > 1"),
     Mutant("what one rank waits for closes buckets for all that it has announced", "engine/decisions.cpp",
            "  const auto found = pending_.find(name_hash);\n  if (found == pending_.end()) return;\n"
            "  for (Pending& pending : found->second) {",

@@ -81,3 +81,30 @@ TEST_CASE("socket: where the network takes no packets put together they go one b
   CHECK(from.send(out, 0) == kCount);
   CHECK(segments(to, kCount) == first_segments(kCount));
 }
+
+TEST_CASE("socket: where nobody has listened for a while packets are put together as before") {
+  Socket to = receiver();
+  const Address address = to.address();
+  Socket from = Socket::connected_to(address);
+  to = receiver();
+  Outbox out;
+  for (Segment segment = 0; segment < 40; ++segment) {
+    out.send({.segment = segment}, payload(segment, kMostPayload), kKey, address);
+  }
+  from.send(out, 0);  // and is told that nobody listens
+  to = Socket::bound_to(address);
+  from.send(out, 0);
+  CHECK(from.send(out, 0) == out.items().size());
+  std::size_t pieces = 0;
+  std::vector<Segment> found;
+  while (found.empty() || found.back() != 39) {
+    pollfd readable{.fd = to.fd(), .events = POLLIN, .revents = 0};
+    REQUIRE(::poll(&readable, 1, 10'000) == 1);
+    pieces += to.receive([&](std::span<const std::byte> bytes, const Address&) {
+      const auto packet = parse(bytes);
+      REQUIRE(packet);
+      found.push_back(packet->header.segment);
+    });
+  }
+  CHECK(pieces < found.size() / 4);
+}
