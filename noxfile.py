@@ -39,6 +39,7 @@ from tools.suites import (
     COMPUTING,
     DOCUMENTED_CLUSTERS,
     ENCRYPTED,
+    SELDOM,
     WAITING,
     WITH_CLUSTERS,
     adapter_of,
@@ -234,6 +235,7 @@ def tests(session: nox.Session) -> None:
 def tests_long(session: nox.Session) -> None:
     """The other tests that are much alike: more ranks, other transports, all moments of a loss. Before a release."""
     require_system(session, "ip", "sshd", "mpiexec.openmpi")
+    run_suites(session, SELDOM)
     run_suites(session, WAITING, COMPUTING, marked="long")
 
 

@@ -34,15 +34,23 @@ COMPUTING = [
         for name in ("jax", "tensorflow", "mxnet")
     ),
     *((name, f"examples with {name}", "tests/test_examples.py") for name in ("torch", "jax", "tensorflow", "mxnet")),
-    *((name, f"Keras on {name}", "packages/keras/tests") for name in ("torch", "jax", "tensorflow")),
+    ("torch", "Keras on torch", "packages/keras/tests"),
+    *(
+        (name, f"training with Keras on {name}", "packages/keras/tests/test_training.py")
+        for name in ("jax", "tensorflow")
+    ),
     ("torch", "scripts for Horovod", "packages/horovod/tests/test_horovod.py"),
     ("tensorflow", "scripts for Horovod", "packages/horovod/tests/test_horovod_tensorflow.py"),
     ("tensorflow", "Horovod's data service", "packages/horovod/tests/test_horovod_data_service.py"),
     ("mxnet", "scripts for Horovod", "packages/horovod/tests/test_horovod_mxnet.py"),
     ("tensorflow", "the TensorFlow adapter", "packages/tensorflow/tests"),
     ("mxnet", "the MXNet adapter", "packages/mxnet/tests"),
-    ("mxnet", "the comparison with parameter servers", "tests/benchmarks"),
 ]  # fmt: skip
+# Much like one of those, or of what seldom changes: session `tests_long` runs them.
+SELDOM = [
+    *((name, f"Keras on {name}", "packages/keras/tests") for name in ("jax", "tensorflow")),
+    ("mxnet", "the comparison with parameter servers", "tests/benchmarks"),
+]
 # What tells a lost rank from a slow one. These wait three quarters of their time: beside each other they lose none.
 WAITING = [
     ("torch", "elastic jobs of the launcher", "packages/core/tests/launcher", "-k=test_elastic_"),

@@ -44,7 +44,7 @@ JOBS += [(name, "shm", 2) for name, modules in ON_GPUS.items() if is_here(module
 # In each run others stand for these: three ranks over TCP for two in shared memory, and what is run through PyTorch.
 LONG = [
     *(("numpy", "shm", 3), ("numpy", "tcp", 2), ("numpy", "MPICH", 3), ("gpu", "shm", 2), ("gpu_shared", "tcp", 3)),
-    ("torch", "tcp", 3),
+    *(("torch", "tcp", 3), ("gpu_pairs", "shm", 4)),
     *((name, "shm", 2) for name in ADAPTERS if name not in ("numpy", "torch")),
 ]
 

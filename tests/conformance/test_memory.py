@@ -28,7 +28,7 @@ def call_again_and_again(adapter_name: str) -> dict:
 
 
 JOBS = [(name, "shm") for name in INSTALLED if name in ADAPTERS] + [("numpy", "tcp")]
-LONG = [(name, "shm") for name in ADAPTERS if name != "torch"]
+LONG = [job for job in JOBS if job != ("torch", "shm")]
 
 
 # One start of the ranks serves all verbs.
