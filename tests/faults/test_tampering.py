@@ -92,6 +92,8 @@ def job_behind_a_middle(
 def play(between: Middle, job: ranks.Ranks, number: int, tamper: Tamper) -> int:
     """One round; returns the bytes that were carried."""
     job.await_mark(f"ready.{number}", *range(SIZE))
+    # The last words of the round before would otherwise be taken for some of this one, though nobody reads them.
+    between.await_end()
     between.tamper, before = tamper, between.carried
     job.mark(f"go.{number}")
     job.await_mark(f"ready.{number + 1}", *range(SIZE))

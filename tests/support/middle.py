@@ -131,6 +131,8 @@ class Middle:
         self.carried = 0
         self.cut_idle = 0
         self._idle_s = idle_s
+        self._open = 0
+        self._changes = threading.Condition()  # Guards `_open`.
         self._targets = targets
         self._listeners = [socket.create_server(("127.0.0.1", 0), backlog=64) for _ in targets]
         self.ports = [listener.getsockname()[1] for listener in self._listeners]
@@ -143,6 +145,12 @@ class Middle:
                 listener.shutdown(socket.SHUT_RDWR)
             listener.close()
 
+    def await_end(self, timeout_s: float = 20) -> None:
+        """Until no connection is open: what is carried from now on is of those that come."""
+        with self._changes:
+            if not self._changes.wait_for(lambda: self._open == 0, timeout_s):
+                raise AssertionError(f"{self._open} directions of connections are still open after {timeout_s} s")
+
     def _accept(self, number: int, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):  # It is closed in the end.
             while True:
@@ -152,6 +160,8 @@ class Middle:
                 except OSError:  # Nobody listens there.
                     near.close()
                     continue
+                with self._changes:
+                    self._open += 2
                 ways = Way(number, from_dialler=True), Way(number, from_dialler=False)
                 for end in (near, far):
                     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -184,6 +194,9 @@ class Middle:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
+        with self._changes:
+            self._open -= 1
+            self._changes.notify_all()
 
 
 @contextlib.contextmanager
