@@ -101,7 +101,8 @@ class Engine {
 
   // Throws Error{kInvalidArgument, kDuplicateName} or why the engine has failed. Anything that concerns other ranks too
   // ends up in the operation's `error` instead, on all of them.
-  void submit(const std::shared_ptr<Operation>& operation);
+  // `held`: more is about to come, and the others hear of all of it together, with the next `progress`.
+  void submit(const std::shared_ptr<Operation>& operation, bool held = false);
   // This rank does not submit what it was asked to, and `why` says so: whoever submits it is told at once, and for
   // names it counts as submitted. `submit` does this by itself for what it refuses.
   void refuse(ProcessSetId set, const std::string& name, const std::string& why);
@@ -480,6 +481,7 @@ class Engine {
   std::vector<Contribution> eager_contributions_;  // by member, where rows may differ
   std::vector<std::size_t> eager_record_bytes_;  // by member
   std::vector<std::byte> eager_record_;
+  bool holds_ = false;  // what is written waits in the backlogs
 
   // Records for a process set that this rank has not added yet, or whose tree has not ended here.
   struct EarlyRecord {

@@ -32,7 +32,7 @@ struct Peer {
   std::unique_ptr<transport::Link> link;
   std::uint32_t sent_records = 0;
   std::uint32_t received_records = 0;
-  std::vector<std::byte> backlog;  // control bytes that the lane had no room for
+  std::vector<std::byte> backlog;  // control bytes that the lane had no room for, or that are held
   std::size_t backlog_sent = 0;
   Nanoseconds last_sent = 0;
   Nanoseconds last_heard = 0;

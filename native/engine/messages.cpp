@@ -192,9 +192,9 @@ void Engine::send_tree_record(Peer& peer, ProcessSetId id, std::span<const std::
   write(peer, record, {});
 }
 
-// What the lane has no room for waits.
+// What the lane has no room for waits, and what is held: of many small records each would wake the peer.
 void Engine::write(Peer& peer, std::span<const std::byte> first, std::span<const std::byte> rest) {
-  std::size_t written = peer.backlog.empty() ? peer.link->write(transport::kControlLane, first, rest) : 0;
+  std::size_t written = peer.backlog.empty() && !holds_ ? peer.link->write(transport::kControlLane, first, rest) : 0;
   for (const std::span<const std::byte> part : {first, rest}) {
     const std::size_t sent = std::min(written, part.size());
     written -= sent;

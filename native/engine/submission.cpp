@@ -130,7 +130,12 @@ void check_record_size(const Operation& operation, std::size_t members) {
 
 }  // namespace
 
-void Engine::submit(const std::shared_ptr<Operation>& operation) {
+void Engine::submit(const std::shared_ptr<Operation>& operation, bool held) {
+  struct Hold {
+    bool& holds;
+    ~Hold() { holds = false; }
+  } const hold{holds_};
+  holds_ = held;
   all_wait({});
   standstill_.waits.clear();
   if (sets_.count(operation->process_set) == 0) {

@@ -98,7 +98,10 @@ void Runtime::submit(const std::shared_ptr<engine::Operation>& operation, const 
   EngineLock lock(*this);
   if (!prepare_to_submit(lock, interrupted)) return;
   ++submits_;
-  engine_.submit(operation);
+  // The progress thread is about to look, at the latest in kGatherBurst: what comes until then goes out together.
+  const bool held = gathering_ && waiters_ == 0 && !operation->descriptor.captured;
+  engine_.submit(operation, held);
+  if (held) return;
   if (operation->descriptor.captured) {
     return drive([&operation] { return operation->done(); }, kForever, interrupted, lock);
   }

@@ -177,3 +177,27 @@ TEST_CASE("what comes from a late rank gathers in few buckets, though the others
     CHECK(starts.size() <= kTensors / 4);
   }
 }
+
+TEST_CASE("what is held goes to the others with the next progress; what is not held goes at once") {
+  Submitting ranks{SimJob(Submitting::kRanks, quick()), {}, {}};
+  const auto submit = [&](const std::string& name, Rank rank, bool held) {
+    ranks.operations.push_back(ranks.job.allreduce(name, ranks.tensors.emplace_back(4, 1.0F)));
+    ranks.job.submit(rank, ranks.operations.back(), held);
+  };
+  ranks.pass(kMillisecond);
+  REQUIRE(!ranks.job.network().next_event());
+  submit("first", 0, true);
+  submit("second", 0, true);
+  CHECK(!ranks.job.network().next_event());
+  ranks.job.engine(0).progress();
+  CHECK(ranks.job.network().next_event());
+  ranks.pass(kMillisecond);
+  REQUIRE(!ranks.job.network().next_event());
+  submit("third", 0, false);
+  CHECK(ranks.job.network().next_event());
+  for (Rank rank = 1; rank < Submitting::kRanks; ++rank) {
+    for (const char* const name : {"first", "second", "third"}) submit(name, rank, true);
+  }
+  REQUIRE(ranks.job.run_until([&] { return ranks.all_are(engine::OperationState::kDone); }));
+  for (const auto& tensor : ranks.tensors) CHECK(tensor == std::vector<float>(4, 3.0F));
+}

@@ -16,6 +16,8 @@ class Mutant:
 
 
 MUTANTS = [
+    Mutant("what is held goes at once", "engine/messages.cpp", "peer.backlog.empty() && !holds_ ?",
+           "peer.backlog.empty() ?"),
     Mutant("a packet that nobody listens to has all others sent one by one", "aggregation/socket.cpp",
            "messages[0].msg_hdr.msg_iovlen > 1 && (errno == EINVAL || errno == EIO || errno == EMSGSIZE)",
            "messages[0].msg_hdr.msg_iovlen > 1"),

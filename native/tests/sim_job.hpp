@@ -79,7 +79,9 @@ class SimJob {
     return engine::make_operation(call, array, &array);
   }
 
-  void submit(Rank rank, const std::shared_ptr<engine::Operation>& operation) { engines_[rank]->submit(operation); }
+  void submit(Rank rank, const std::shared_ptr<engine::Operation>& operation, bool held = false) {
+    engines_[rank]->submit(operation, held);
+  }
 
   // From now on the rank sends no data, only control records.
   void withhold(Rank rank, bool withholds = true) { withholds_[rank] = withholds; }

@@ -410,7 +410,7 @@ void Cluster::submit(RankState& state, Task& task) {
   task.operation->awaited = draw_.one_in(4);  // by a thread that is not this one
   task.submitted = true;
   try {
-    state.engine->submit(task.operation);
+    state.engine->submit(task.operation, draw_.one_in(3));
   } catch (const Error& error) {
     task.error = std::make_shared<const Error>(error);
     task.operation = nullptr;

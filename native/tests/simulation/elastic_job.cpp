@@ -174,7 +174,7 @@ void ElasticJob::submit_one(RankState& rank, const std::string& name, Collective
     operation->on_device->input = operation->input;
     operation->on_device->output = operation->output;
   }
-  rank.engine->submit(operation);
+  rank.engine->submit(operation, !awaited);  // as programs do that submit one after the other
   rank.operations.push_back(std::move(operation));
 }
 
