@@ -144,7 +144,7 @@ TEST_CASE("plan forms: a text that is none is refused with its place and a remed
   CHECK(refusal(with("\"allreduce\"", "\"barrier\"")).find("a barrier needs no plan") != std::string::npos);
   CHECK(refusal(with("\"chunks\": 1", "\"root\": 2, \"chunks\": 1")).find("the root is rank 2, which is none") !=
         std::string::npos);
-  CHECK(refusal(std::string(kPair) + "x").find("the text goes on behind its end") != std::string::npos);
+  CHECK(refusal(std::string(kPair).append("x")).find("the text goes on behind its end") != std::string::npos);
   CHECK(refusal(with("[0]}, ", "[0]}, ,")).find("a step is an object, in { }, but there is ','") != std::string::npos);
   for (std::size_t length = 0; length < kPair.size(); ++length) {
     CHECK(refusal(kPair.substr(0, length)).find("line ") == 0);
