@@ -248,14 +248,17 @@ def native(session: nox.Session) -> None:
 @nox.session(python=PYTHON)
 def native_asan(session: nox.Session) -> None:
     """The engine's C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer."""
-    limits = {"ASAN_OPTIONS": "detect_leaks=1", "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1"}
+    limits = {
+        "ASAN_OPTIONS": "detect_leaks=1:allocator_may_return_null=1",
+        "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+    }
     run_native_tests(session, "asan", "-DRINGCORE_SANITIZE=address,undefined", env=FEWER_SEEDS | limits)
 
 
 @nox.session(python=PYTHON)
 def native_tsan(session: nox.Session) -> None:
     """The engine's C++ tests under ThreadSanitizer."""
-    limits = {"TSAN_OPTIONS": "halt_on_error=1"}
+    limits = {"TSAN_OPTIONS": "halt_on_error=1:allocator_may_return_null=1"}
     run_native_tests(session, "tsan", "-DRINGCORE_SANITIZE=thread", env=FEWER_SEEDS | limits)
 
 

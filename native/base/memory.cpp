@@ -11,8 +11,12 @@ namespace {
 // Of smaller pieces the allocator of the process keeps enough.
 constexpr std::size_t kMinKept = 64 * 1024;
 
+// Peers say how large a result is: that there is no memory for it is an error like others, also for sanitizers, which end
+// the process where the operator that throws finds none.
 std::byte* allocate(std::size_t bytes) {
-  return static_cast<std::byte*>(::operator new(bytes, std::align_val_t{Memory::kAlignment}));
+  void* const block = ::operator new(bytes, std::align_val_t{Memory::kAlignment}, std::nothrow);
+  if (block == nullptr) throw std::bad_alloc();
+  return static_cast<std::byte*>(block);
 }
 
 void release(std::byte* block) { ::operator delete(block, std::align_val_t{Memory::kAlignment}); }
