@@ -15,12 +15,14 @@ constexpr double kUneven = 2;
 constexpr double kNamed = 3;
 constexpr int kMostUneven = 64;
 
-// Each a third of the table, by rank.
-std::span<const double> rates(std::span<const double> table) { return table.first(table.size() / 3); }
-std::span<const double> latencies(std::span<const double> table) {
-  return table.subspan(table.size() / 3, table.size() / 3);
+// What the table has of each rank.
+enum Column : std::size_t { kRate, kLatency, kSure, kMean, kColumns };
+
+template <class Table>
+auto column(Table table, Column which) {
+  const std::size_t ranks = table.size() / kColumns;
+  return table.subspan(which * ranks, ranks);
 }
-std::span<const double> certainties(std::span<const double> table) { return table.last(table.size() / 3); }
 
 // Of what is known; 0 where nothing is.
 double median(std::vector<double> numbers) {
@@ -43,27 +45,29 @@ std::vector<double> of_hosts(const Topology& topology, std::span<const double> b
 
 }  // namespace
 
-std::size_t paces_size(int ranks) { return 3 * static_cast<std::size_t>(ranks); }
+std::size_t paces_size(int ranks) { return kColumns * static_cast<std::size_t>(ranks); }
 
 void write_pace(std::span<double> table, Rank self, const PortPace& pace) {
-  const std::size_t ranks = table.size() / 3;
   const auto own = static_cast<std::size_t>(self);
-  table[own] = pace.bytes_per_s;
-  table[ranks + own] = pace.latency_s;
-  table[2 * ranks + own] = pace.sure ? 1 : 0;
+  column(table, kRate)[own] = pace.bytes_per_s;
+  column(table, kLatency)[own] = pace.latency_s;
+  column(table, kSure)[own] = pace.sure ? 1 : 0;
+  column(table, kMean)[own] = pace.mean_bytes_per_s;
 }
 
 bool knows_rates(std::span<const double> table) {
-  return std::any_of(rates(table).begin(), rates(table).end(), [](double rate) { return rate > 0; });
+  const auto rates = column(table, kRate);
+  return std::any_of(rates.begin(), rates.end(), [](double rate) { return rate > 0; });
 }
 
 Links corrected(const Topology& topology, std::span<const double> table) {
   Links links = topology.links;
   if (links.told) return links;
-  const double latency = median({latencies(table).begin(), latencies(table).end()});
+  const auto latencies = column(table, kLatency);
+  const double latency = median({latencies.begin(), latencies.end()});
   if (latency > 0) links.between_hosts.latency_s = latency;
   if (!knows_rates(table)) return links;
-  std::vector<double> by_host = of_hosts(topology, rates(table));
+  std::vector<double> by_host = of_hosts(topology, column(table, kRate));
   const double usual = median(by_host);
   links.ports.clear();
   links.between_hosts.seconds_per_byte = 1 / usual;
@@ -75,12 +79,14 @@ Links corrected(const Topology& topology, std::span<const double> table) {
 
 std::vector<SlowHost> slow_hosts(const Topology& topology, std::span<const double> table) {
   std::vector<SlowHost> slow;
-  const std::vector<double> by_host = of_hosts(topology, rates(table));
-  const double usual = median(by_host);
-  const std::vector<double> sure = of_hosts(topology, certainties(table));  // how many ranks of the host are
-  for (std::size_t host = 0; host < by_host.size(); ++host) {
-    if (sure[host] > 0 && is_slow(by_host[host], usual, kNamed))
-      slow.push_back({static_cast<int>(host), by_host[host], usual});
+  const std::vector<double> rates = of_hosts(topology, column(table, kRate));
+  const std::vector<double> means = of_hosts(topology, column(table, kMean));
+  const std::vector<double> sure = of_hosts(topology, column(table, kSure));  // how many ranks of the host are
+  const double usual_rate = median(rates);
+  const double usual_mean = median(means);
+  for (std::size_t host = 0; host < rates.size(); ++host) {
+    if (sure[host] > 0 && is_slow(rates[host], usual_rate, kNamed) && is_slow(means[host], usual_mean, kNamed))
+      slow.push_back({static_cast<int>(host), rates[host], usual_rate});
   }
   return slow;
 }

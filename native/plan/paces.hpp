@@ -15,6 +15,7 @@ struct PortPace {
   double bytes_per_s = 0;  // the quickest one's; 0: not known
   double latency_s = 0;  // the least; 0: not known
   bool sure = false;  // links to several hosts have shown it. Else it may be the other end that is slow.
+  double mean_bytes_per_s = 0;  // the quickest one's, whether or not there was enough to send
 };
 
 // Numbers of the table. A rank writes its own; the others' are 0 until the largest of all ranks stand there.
@@ -30,7 +31,8 @@ struct SlowHost {
   double bytes_per_s = 0;
   double usual = 0;  // of all hosts
 };
-// Those whose ports are less than a third as quick as is usual, without a doubt, and a sentence about one of them.
+// Those whose ports are less than a third as quick as is usual, without a doubt, and a sentence about one of them: the
+// latest measurements say so, which on a loaded machine may be all off, and the means, which depend on what is sent.
 std::vector<SlowHost> slow_hosts(const Topology& topology, std::span<const double> table);
 std::string describe(const SlowHost& slow, const Topology& topology);
 

@@ -138,11 +138,50 @@ TEST_CASE("paces: of connections side by side those that have shown no rate go b
   CHECK_FALSE(transport::side_by_side({}).sure);
 }
 
+TEST_CASE("paces: rates are sure after several measurements and a second of sending, whose mean is told beside them") {
+  transport::PaceSamples samples;
+  transport::Progress progress;
+  const auto send = [&](double measured, double real, std::uint64_t milliseconds) {
+    progress.bytes_per_s = measured;
+    progress.sending_us += milliseconds * 1000;
+    progress.bytes += static_cast<std::uint64_t>(real * static_cast<double>(milliseconds) / 1000);
+    samples.take(progress);
+  };
+  CHECK_FALSE(samples.pace().sure);
+  CHECK(samples.pace().mean_bytes_per_s == 0);
+  for (int i = 0; i < 99; ++i) send(1e7, 1e7, 10);
+  CHECK(samples.pace().bytes_per_s == 1e7);
+  CHECK_FALSE(samples.pace().sure);
+  SUBCASE("it goes on so") {
+    send(1e7, 1e7, 10);
+    CHECK(samples.pace().sure);
+    CHECK(samples.pace().mean_bytes_per_s == doctest::Approx(1e7));
+  }
+  SUBCASE("single measurements are off") {
+    send(1e9, 1e7, 10);
+    CHECK(samples.pace().bytes_per_s == 1e7);
+  }
+  SUBCASE("it was quicker once, which is forgotten in the end") {
+    send(1e7, 1e9, 1000);
+    CHECK(samples.pace().mean_bytes_per_s > 4e8);
+    for (int i = 0; i < 300; ++i) send(1e7, 1e7, 10);
+    CHECK(samples.pace().mean_bytes_per_s == doctest::Approx(1e7));
+  }
+  SUBCASE("for want of something to send nothing is measured, but what there is counts") {
+    for (int i = 0; i < 300; ++i) send(0, 1e5, 10);
+    CHECK(samples.pace().bytes_per_s == 1e7);
+    CHECK(samples.pace().mean_bytes_per_s == doctest::Approx(1e5));
+  }
+}
+
 TEST_CASE("paces: a host that is slow twice in a row is named once, by rank 0") {
   Topology hosts = one_rank_a_host(4);
   hosts.host_of = {0, 0, 1, 2, 3};
-  // Rank 2 sends to one host only: it may be that one that is slow.
-  std::vector<PortPace> paces = {{5e7, 0}, {5e7, 0}, {2.4e7, 0}, {2.4e7, 0, true}, {1e8, 0}};
+  // Rank 2 sends to one host only: it may be that one that is slow. Of rank 4 only the latest measurements are low.
+  hosts.host_of.insert(hosts.host_of.end(), {4, 5});
+  std::vector<PortPace> paces = {{5e7, 0, false, 1e6},    {5e7, 0, false, 1e6},  {2.4e7, 0, false, 3e5},
+                                 {2.4e7, 0, true, 0.6e6}, {2.4e7, 0, true, 2e6}, {1e8, 0, false, 2e6},
+                                 {1e8, 0, false, 2e6}};
   for (const Rank self : {0, 1}) {
     CAPTURE(self);
     Chooser chooser(Planner(hosts, self, {}), {});
@@ -153,8 +192,8 @@ TEST_CASE("paces: a host that is slow twice in a row is named once, by rank 0") 
            choice = chooser.choose(query, 1, true)) {
         if (!chooser.measured(choice, 1'000'000)) continue;
         const std::span<double> numbers = chooser.numbers(*choice.trial, paces[0]);
-        for (Rank rank = 0; rank < 5; ++rank) {
-          write_pace(numbers.last(paces_size(5)), rank, paces[static_cast<std::size_t>(rank)]);
+        for (Rank rank = 0; rank < 7; ++rank) {
+          write_pace(numbers.last(paces_size(7)), rank, paces[static_cast<std::size_t>(rank)]);
         }
         chooser.decide(*choice.trial);
         if (std::string finding = chooser.take_finding(); !finding.empty()) findings.push_back(std::move(finding));

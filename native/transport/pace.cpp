@@ -1,12 +1,41 @@
 #include "transport/pace.hpp"
 
+#include <algorithm>
+
 namespace ringcore::transport {
+namespace {
+constexpr std::uint64_t kMicrosecondsASecond = 1'000'000;
+}  // namespace
+
+void PaceSamples::take(const Progress& progress) {
+  latest_ = progress;
+  if (progress.sending_us - begins_.back().sending_us >= kMicrosecondsASecond) {
+    begins_ = {begins_.back(), progress};
+  }
+  if (progress.bytes_per_s > 0) rates_[taken_++ % kKept] = progress.bytes_per_s;
+}
+
+Pace PaceSamples::pace() const {
+  Pace pace;
+  const std::size_t count = std::min(taken_, kKept);
+  if (count == 0) return pace;
+  auto rates = rates_;
+  const auto middle = rates.begin() + static_cast<std::ptrdiff_t>(count / 2);
+  std::nth_element(rates.begin(), middle, rates.begin() + static_cast<std::ptrdiff_t>(count));
+  pace.bytes_per_s = *middle;
+  const Progress& begin = begins_.front();
+  const double seconds = static_cast<double>(latest_.sending_us - begin.sending_us) / static_cast<double>(kMicrosecondsASecond);
+  pace.sure = count >= kSure && seconds >= 1;
+  if (seconds > 0) pace.mean_bytes_per_s = static_cast<double>(latest_.bytes - begin.bytes) / seconds;
+  return pace;
+}
 
 Pace side_by_side(std::span<const Pace> connections) {
   Pace all{.sure = true};
   int known = 0;
   for (const Pace& one : connections) {
     all.bytes_per_s += one.bytes_per_s;
+    all.mean_bytes_per_s += one.mean_bytes_per_s;
     known += one.bytes_per_s > 0 ? 1 : 0;
     all.sure = all.sure && one.sure;
     if (all.latency_s == 0 || (one.latency_s > 0 && one.latency_s < all.latency_s)) all.latency_s = one.latency_s;

@@ -198,6 +198,7 @@ plan::PortPace HostRun::quickest_pace() const {
     if (host_of[m] == host_of[self()]) continue;
     const transport::Pace pace = config().links[m]->pace();
     quickest.bytes_per_s = std::max(quickest.bytes_per_s, pace.bytes_per_s);
+    quickest.mean_bytes_per_s = std::max(quickest.mean_bytes_per_s, pace.mean_bytes_per_s);
     // A rank that passes on what it gets from a slow one sends no quicker: single measurements would tell that of it.
     if (pace.sure) {
       quickest.sure = quickest.sure || (shown_by >= 0 && host_of[m] != shown_by);

@@ -78,7 +78,7 @@ void Connection::pace_sends() {
 
 std::size_t Connection::send(std::span<const std::byte> header, std::span<const std::byte> bytes) {
   const std::size_t taken = tls_ != nullptr ? tls_->send(header, bytes) : send_clear(header, bytes);
-  if (is_tcp_) samples_.sent(fd(), taken);
+  if (is_tcp_) pace_.sent(fd(), taken);
   return taken;
 }
 

@@ -48,7 +48,7 @@ class Connection {
   // Sends from the front of `header`, then of `bytes`; returns how many bytes of both were taken.
   std::size_t send(std::span<const std::byte> header, std::span<const std::byte> bytes);
 
-  Pace pace() const { return samples_.pace(fd()); }
+  Pace pace() const { return pace_.pace(fd()); }
 
   // As those of Link, for one lane.
   std::span<const std::byte> peek();
@@ -86,7 +86,7 @@ class Connection {
   bool reads_when_seen_ = false;
   std::unique_ptr<Tls> tls_;
   bool is_tcp_ = false;
-  PaceSamples samples_;
+  SocketPace pace_;
   Buffer buffer_;
   bool shown_ = false;  // `peek` returned all of the buffer, and none of it was consumed
   bool ended_ = false;

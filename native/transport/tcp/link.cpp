@@ -156,6 +156,7 @@ class TcpLink final : public LaneLink {
       if (!lane) continue;
       const Pace pace = lane->pace();
       best.bytes_per_s = std::max(best.bytes_per_s, pace.bytes_per_s);
+      best.mean_bytes_per_s = std::max(best.mean_bytes_per_s, pace.mean_bytes_per_s);
       best.sure = best.sure || pace.sure;
       if (best.latency_s == 0 || (pace.latency_s > 0 && pace.latency_s < best.latency_s))
         best.latency_s = pace.latency_s;

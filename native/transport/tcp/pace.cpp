@@ -1,7 +1,5 @@
 #include "transport/tcp/pace.hpp"
 
-#include <algorithm>
-
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -31,26 +29,20 @@ std::optional<Nanoseconds> silence_of(int fd) {
   return static_cast<Nanoseconds>(info->tcpi_last_data_recv) * kMillisecond;
 }
 
-void PaceSamples::sent(int fd, std::size_t bytes) {
+void SocketPace::sent(int fd, std::size_t bytes) {
   since_ += bytes;
   if (since_ < kBytesASample) return;
   since_ = 0;
   const tcp_info info = info_of(fd);
   // Of a connection that had too little to send, the rate says nothing of the network.
-  if (info.tcpi_delivery_rate == 0 || info.tcpi_delivery_rate_app_limited != 0) return;
-  rates_[taken_++ % kKept] = static_cast<double>(info.tcpi_delivery_rate);
+  const bool tells = info.tcpi_delivery_rate_app_limited == 0;
+  samples_.take({.bytes_per_s = tells ? static_cast<double>(info.tcpi_delivery_rate) : 0,
+                 .bytes = info.tcpi_bytes_acked,
+                 .sending_us = info.tcpi_busy_time - info.tcpi_rwnd_limited});
 }
 
-Pace PaceSamples::pace(int fd) const {
-  Pace pace;
-  auto rates = rates_;
-  const std::size_t count = std::min(taken_, kKept);
-  if (count > 0) {
-    const auto middle = rates.begin() + static_cast<std::ptrdiff_t>(count / 2);
-    std::nth_element(rates.begin(), middle, rates.begin() + static_cast<std::ptrdiff_t>(count));
-    pace.bytes_per_s = *middle;
-    pace.sure = count >= kSure;
-  }
+Pace SocketPace::pace(int fd) const {
+  Pace pace = samples_.pace();
   const unsigned round_trip_us = info_of(fd).tcpi_min_rtt;
   if (round_trip_us != kNoRoundTrip) pace.latency_s = round_trip_us * 1e-6 / 2;
   return pace;
