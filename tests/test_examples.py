@@ -28,9 +28,11 @@ def is_here(example: str) -> bool:
     return all(module and importlib.util.find_spec(module) for module in modules)
 
 
-VARIANTS = {"torch/amp", "torch/join", "torch/embeddings"}  # of `torch/loop`
+VARIANTS = {"torch/amp", "torch/elastic", "torch/join", "torch/embeddings"}  # of `torch/loop`
 HERE = [
-    pytest.param(example, marks=pytest.mark.long) if example in VARIANTS else example
+    pytest.param(example, marks=pytest.mark.long)
+    if example in VARIANTS or (example.startswith("keras") and BACKEND != "torch")
+    else example
     for example in DIFFERENT
     if is_here(example)
 ]

@@ -35,10 +35,7 @@ COMPUTING = [
     ),
     *((name, f"examples with {name}", "tests/test_examples.py") for name in ("torch", "jax", "tensorflow", "mxnet")),
     ("torch", "Keras on torch", "packages/keras/tests"),
-    *(
-        (name, f"training with Keras on {name}", "packages/keras/tests/test_training.py")
-        for name in ("jax", "tensorflow")
-    ),
+    ("tensorflow", "training with Keras on tensorflow", "packages/keras/tests/test_training.py"),
     ("torch", "scripts for Horovod", "packages/horovod/tests/test_horovod.py"),
     ("tensorflow", "scripts for Horovod", "packages/horovod/tests/test_horovod_tensorflow.py"),
     ("tensorflow", "Horovod's data service", "packages/horovod/tests/test_horovod_data_service.py"),

@@ -41,11 +41,11 @@ if int(os.environ.get("RINGCORE_TEST_GPUS", "8")) > 1:
 if "RINGCORE_TEST_GPUS" not in os.environ:  # only the double can be told to lack something
     JOBS += [("gpu_by_host", "shm", 2), ("gpu_without_kernels", "shm", 2)]
 JOBS += [(name, "shm", 2) for name, modules in ON_GPUS.items() if is_here(modules)]
-# In each run others stand for these: three ranks over TCP for two in shared memory, and what is run through PyTorch.
+# In each run others stand for these: what differs between transports is the engine's own, and is seen through NumPy.
 LONG = [
     *(("numpy", "shm", 3), ("numpy", "tcp", 2), ("numpy", "MPICH", 3), ("gpu", "shm", 2), ("gpu_shared", "tcp", 3)),
-    *(("torch", "tcp", 3), ("gpu_pairs", "shm", 4)),
-    *((name, "shm", 2) for name in ADAPTERS if name not in ("numpy", "torch")),
+    *(("gpu_pairs", "shm", 4), ("torch_distributed", "shm", 2)),
+    *((name, "tcp", 3) for name in ADAPTERS if name not in ("numpy", "torch_distributed")),
 ]
 
 

@@ -31,7 +31,9 @@ def wait_for_each_other(kind: str) -> dict:
     return {**found, "after": reduce("both again")}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.long) if kind == "tensorflow_function" else kind for kind in KINDS]
+)
 def test_ranks_that_wait_for_each_other_are_told(kind: str, tmp_path: Path) -> None:
     # Two minutes after a compilation nothing in JAX wakes by a clock anyway.
     limit = {"RINGCORE_TIMEOUT_S": "60"}

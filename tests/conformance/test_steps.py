@@ -70,11 +70,11 @@ def trains(kind: str, losses: dict[str, list[int]], steps: int) -> dict:
     return {"members": members, "sizes": sizes, "heard": heard, "values": values, "bits": bits}
 
 
-# Through one of Keras's backends in each run: what differs between them is the adapters' own, which are here too.
+# In each run once through each adapter: Keras's steps are those of its backend, and a function's those of its ops.
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(kind, marks=pytest.mark.long) if kind == "keras_fit" and not is_here(("torch",)) else kind
+        pytest.param(kind, marks=pytest.mark.long) if kind in ("keras_fit", "tensorflow_function") else kind
         for kind in INSTALLED
     ],
 )

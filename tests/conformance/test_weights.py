@@ -39,7 +39,10 @@ def begin(kind: str) -> dict:
     return found
 
 
-@pytest.mark.parametrize("kind", INSTALLED)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=pytest.mark.long) if kind == "tensorflow_function" else kind for kind in INSTALLED],
+)
 def test_ranks_that_begin_with_different_weights_are_told_once(kind: str, tmp_path: Path) -> None:
     # What is fused counts as one operation, and by their timing.
     found = ranks.run(begin, RANKS, tmp_path, kind, env={"RINGCORE_FUSION_THRESHOLD_BYTES": "0"})

@@ -92,7 +92,11 @@ def stops_when_it_has_met_the_others(lost: int, does: str) -> dict:
 
 @pytest.mark.parametrize(
     ("lost", "does", "encryption"),
-    [(9, "connect", "off"), (9, "connect", "on"), (1, "hand on the table", "off")],
+    [
+        pytest.param(9, "connect", "off", marks=pytest.mark.long),
+        (9, "connect", "on"),
+        (1, "hand on the table", "off"),
+    ],
 )
 def test_all_hear_which_rank_did_not_connect(tmp_path: Path, lost: int, does: str, encryption: str) -> None:
     env = {**TCP, "RINGCORE_START_TIMEOUT_S": "8", "RINGCORE_ENCRYPTION": encryption}

@@ -85,14 +85,18 @@ def script(folder: Path, text: str) -> str:
 EXPECTED = [f"PLACE {rank} 3 {rank} 3 6.0" for rank in range(3)]
 
 
-@pytest.mark.parametrize("name", PACKAGES)
+# Intel MPI's is much like MPICH's.
+EACH = [pytest.param(name, marks=pytest.mark.long) if name == "Intel MPI" else name for name in PACKAGES]
+
+
+@pytest.mark.parametrize("name", EACH)
 def test_ranks_of_mpirun_find_their_place(tmp_path: Path, name: str) -> None:
     mpi = installed(name)
     said = output([*mpi.launch(3), sys.executable, script(tmp_path, PLACE)], **mpi.environ())
     assert sorted(line for line in said.splitlines() if "PLACE" in line) == EXPECTED
 
 
-@pytest.mark.parametrize("name", PACKAGES)
+@pytest.mark.parametrize("name", EACH)
 def test_horovodrun_knows_the_words_of_each_mpirun(tmp_path: Path, name: str) -> None:
     horovodrun = str(Path(sys.executable).with_name("horovodrun"))
     command = [horovodrun, "--mpi", "-np", "3", sys.executable, script(tmp_path, PLACE)]

@@ -62,10 +62,10 @@ TEST_CASE("a rank ends at any event of an elastic job: the others go on, with th
     for (int ranks = share_memory ? 2 : 3; ranks <= (share_memory ? 4 : 3); ++ranks) {
       CAPTURE(share_memory);
       CAPTURE(ranks);
-      lose_each({.ranks = ranks, .share_memory = share_memory}, 5, kill);
+      lose_each({.ranks = ranks, .share_memory = share_memory}, 11, kill);
     }
     CAPTURE("along a tree");
-    lose_each({.ranks = share_memory ? 4 : 3, .share_memory = share_memory, .tree_degree = 1}, 15, kill);
+    lose_each({.ranks = share_memory ? 4 : 3, .share_memory = share_memory, .tree_degree = 1}, 31, kill);
   }
 }
 
@@ -73,8 +73,8 @@ TEST_CASE("a rank ends or stops at any event while devices are at work, whose li
   const auto pause = [](SimNetwork& network, Rank victim) { network.pause(victim, 4 * ElasticJob::kHeartbeat); };
   for (const bool share_memory : {true, false}) {
     CAPTURE(share_memory);
-    lose_each({.share_memory = share_memory, .on_device = true}, 5, kill);
-    lose_each({.share_memory = share_memory, .on_device = true, .device_notices = true}, 5, pause);
+    lose_each({.share_memory = share_memory, .on_device = true}, 11, kill);
+    lose_each({.share_memory = share_memory, .on_device = true, .device_notices = true}, 11, pause);
   }
 }
 
@@ -85,7 +85,7 @@ TEST_CASE(
     for (const Nanoseconds step : {40'000, 150'000}) {
       CAPTURE(on_device);
       CAPTURE(step);
-      lose_each({.ranks = 4, .on_device = on_device, .computes = {0, step, 2 * step, 5 * step}}, 19, kill);
+      lose_each({.ranks = 4, .on_device = on_device, .computes = {0, step, 2 * step, 5 * step}}, 39, kill);
     }
   }
 }
@@ -98,7 +98,7 @@ TEST_CASE("a rank ends at any event, and nothing large is reduced where it lies:
       CAPTURE(ranks);
       const ElasticOptions options{
           .ranks = ranks, .share_memory = share_memory, .in_place = false, .from_registered = ranks != 3};
-      lose_each(options, 7, kill, [&](const ElasticJob& job) {
+      lose_each(options, 15, kill, [&](const ElasticJob& job) {
         for (Rank rank = 0; rank < ranks; ++rank) repeated += job.repeated(rank);
       });
     }
@@ -109,7 +109,7 @@ TEST_CASE("a rank ends at any event, and nothing large is reduced where it lies:
 TEST_CASE("a rank ends at any event while sums are compressed: they are done again, with the same bits everywhere") {
   int repeated = 0;
   const ElasticOptions options{.share_memory = false, .in_place = false, .compression = Compression::kInt8};
-  lose_each(options, 17, kill, [&](const ElasticJob& job) {
+  lose_each(options, 35, kill, [&](const ElasticJob& job) {
     for (Rank rank = 0; rank < options.ranks; ++rank) repeated += job.repeated(rank);
   });
   CHECK(repeated > 0);
@@ -119,7 +119,7 @@ TEST_CASE("two ranks end at any events of an elastic job, also while its members
   for (const auto& [ranks, in_place] : {std::pair(3, true), {4, true}, {3, false}, {4, false}}) {
     const ElasticOptions options{.ranks = ranks, .in_place = in_place, .from_registered = ranks == 4};
     const int events = events_of(options);
-    for (int first = in_place ? 0 : 15; first < events; first += 31) {
+    for (int first = in_place ? 0 : 15; first < events; first += 61) {
       for (int second = first; second < events + 60; second += second < first + 60 ? 7 : 97) {
         const Rank victim = first % ranks;
         const Rank other = (victim + 1 + second % (ranks - 1)) % ranks;
@@ -143,7 +143,7 @@ TEST_CASE("one of two ranks on two hosts ends: the other goes on with the witnes
   for (const bool witness : {true, false}) {
     const ElasticOptions options{.ranks = 2, .share_memory = false, .witness = witness};
     const int events = events_of(options);
-    for (int at = 0; at < events; at += every(5)) {
+    for (int at = 0; at < events; at += every(11)) {
       CAPTURE(witness);
       CAPTURE(at);
       ElasticJob job(options);
@@ -182,7 +182,7 @@ TEST_CASE("a cable is cut at any event after a rank has ended: whoever reaches m
 TEST_CASE("a network is cut at any event: the larger part goes on, and the smaller one says that it does not") {
   const ElasticOptions options{.ranks = 3, .share_memory = false};
   const int events = events_of(options);
-  for (int at = 0; at < events; at += every(5)) {
+  for (int at = 0; at < events; at += every(11)) {
     for (const bool both : {true, false}) {
       CAPTURE(at);
       CAPTURE(both);
@@ -206,7 +206,7 @@ TEST_CASE("a rank stops at any event: on one host it is ended before the others 
   for (const bool share_memory : {true, false}) {
     const ElasticOptions options{.ranks = 3, .share_memory = share_memory};
     const int events = events_of(options);
-    for (int at = 0; at < events; at += every(7)) {
+    for (int at = 0; at < events; at += every(15)) {
       CAPTURE(share_memory);
       CAPTURE(at);
       ElasticJob job(options);
@@ -224,7 +224,7 @@ TEST_CASE("a rank stops at any event: on one host it is ended before the others 
 TEST_CASE("the witness ends at any event: more than half of the members go on without it") {
   const ElasticOptions options{.ranks = 3, .share_memory = false, .witness = true};
   const int events = events_of(options);
-  for (int at = 0; at < events; at += every(3)) {
+  for (int at = 0; at < events; at += every(7)) {
     CAPTURE(at);
     ElasticJob job(options);
     job.kill_witness_at(at);

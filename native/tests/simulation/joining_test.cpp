@@ -49,7 +49,7 @@ TEST_CASE("a process joins an elastic job at any event: no rank is told of a los
                                      .in_place = in_place,
                                      .tree_degree = tree_degree};
         const int events = events_of(options);
-        for (int at = 0; at < events; at += every(29)) {
+        for (int at = 0; at < events; at += every(59)) {
           CAPTURE(hosts);
           CAPTURE(in_place);
           CAPTURE(tree_degree);
@@ -147,7 +147,7 @@ TEST_CASE("a process that stops while it joins, or that not all members can reac
   for (const bool cut : {true, false}) {
     const ElasticOptions options{.ranks = 3, .share_memory = false, .joiners = 1};
     const int events = events_of(options);
-    for (int at = events / 4; at < events; at += every(9)) {
+    for (int at = events / 4; at < events; at += every(19)) {
       CAPTURE(cut);
       CAPTURE(at);
       ElasticJob job(options);
@@ -173,7 +173,7 @@ TEST_CASE("two processes join an elastic job one after the other, also with the 
     const ElasticOptions options{
         .ranks = 2, .share_memory = !witness, .witness = witness, .joiners = 2, .joiners_far = far};
     const int events = events_of(options);
-    for (int at = 0; at < events / 3; at += every(7)) {
+    for (int at = 0; at < events / 3; at += every(15)) {
       CAPTURE(witness);
       CAPTURE(far);
       CAPTURE(at);
@@ -268,7 +268,7 @@ TEST_CASE("of two that join and have not met each other one becomes a rank, and 
 TEST_CASE("a process with other settings than the members is turned away, and told why; they go on") {
   const ElasticOptions options{.ranks = 2, .joiners = 1, .joiners_differ = true};
   const int events = events_of(options);
-  for (int at = 0; at < events / 2; at += every(7)) {
+  for (int at = 0; at < events / 2; at += every(15)) {
     CAPTURE(at);
     ElasticJob job(options);
     job.join_at(at, 2);
@@ -301,7 +301,7 @@ TEST_CASE("what members have said of who joins they say again when one was lost 
   Joins joins;
   const ElasticOptions options{.ranks = 3, .joiners = 1};
   const int events = events_of(options);
-  for (int at = 0; at < events; at += every(3)) {
+  for (int at = 0; at < events; at += every(7)) {
     CAPTURE(at);
     ElasticJob job(options);
     job.join_at(0, 3);

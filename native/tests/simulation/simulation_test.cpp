@@ -45,7 +45,7 @@ std::string flaw_of(std::uint64_t seed) {
 TEST_CASE("fault schedules: nothing hangs, no result is wrong") {
   const std::uint64_t only = from_environment("RINGCORE_SIMULATION_SEED", 0);
   const std::uint64_t first = only != 0 ? only : from_environment("RINGCORE_SIMULATION_FIRST", 1);
-  const std::uint64_t count = only != 0 ? 1 : from_environment("RINGCORE_SIMULATION_SEEDS", 3000);
+  const std::uint64_t count = only != 0 ? 1 : from_environment("RINGCORE_SIMULATION_SEEDS", 2000);
   int failures = 0;
   for (std::uint64_t seed = first; seed < first + count && failures < 5; ++seed) {
     const std::string flaw = flaw_of(seed);

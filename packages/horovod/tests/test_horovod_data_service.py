@@ -23,7 +23,7 @@ def start(directory: Path, *words: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("side", "workers"), [("training", 2), ("compute", 1)])
+@pytest.mark.parametrize(("side", "workers"), [pytest.param("training", 2, marks=pytest.mark.long), ("compute", 1)])
 def test_two_ranks_share_what_the_compute_job_prepares(tmp_path: Path, side: str, workers: int) -> None:
     module = "horovod.tensorflow.data.compute_worker"
     jobs = [

@@ -71,7 +71,10 @@ OUTER = "outer = keras.optimizers.SGD(0.7, momentum=0.9)  # it stays the same wh
 
 
 # The second: of two that are left the other one has come somewhere else when somebody joins them.
-@pytest.mark.parametrize(("ranks", "meets"), [(2, False), (3, True)], ids=["averaged", "outer steps"])
+@pytest.mark.parametrize(
+    ("ranks", "meets"),
+    [pytest.param(2, False, id="averaged"), pytest.param(3, True, id="outer steps", marks=pytest.mark.long)],
+)
 def test_fit_goes_on_without_a_rank_and_takes_another_in(ranks: int, meets: bool, tmp_path: Path) -> None:
     script = SCRIPT.replace("ring.size() < 2", f"ring.size() < {ranks}")
     if meets:

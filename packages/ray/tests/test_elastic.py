@@ -56,7 +56,7 @@ def actor_of(pid: int) -> int:
     return parent(parent(parent(pid)))
 
 
-@pytest.mark.parametrize("victim", [rank_of, actor_of])
+@pytest.mark.parametrize("victim", [rank_of, pytest.param(actor_of, marks=pytest.mark.long)])
 def test_who_is_killed_is_replaced_while_the_other_goes_on(tmp_path: Path, victim: Callable[[int], int]) -> None:
     first: list[int] = []
 

@@ -94,6 +94,7 @@ def estimator(store: Any, **options: Any) -> TorchEstimator:
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_an_estimator_takes_them_in_the_place_of_a_dataframe(spark: SparkSession, tmp_path: Path) -> None:
     x = np.linspace(-1, 1, 16)
     whole = datasets.Dataset.from_dict({"x": x, "y": 2 * x + 1})

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from support import sparks
 
 SCRIPT = """
@@ -15,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import numpy as np
 import ringcore_spark
+import pytest
 from support import sparks
 
 folder = sys.argv[1]
@@ -47,6 +49,7 @@ print("all well")
 """
 
 
+@pytest.mark.long
 def test_jobs_at_once_do_not_find_each_other_and_wait_for_slots(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     (tmp_path / "both").mkdir()

@@ -108,6 +108,7 @@ class Rows(lightning.LightningDataModule):
         return self.loader(self.told["val_dir"], self.told["val_batch_size"])
 
 
+@pytest.mark.long
 def test_a_data_module_has_a_ranks_place_and_profiler_and_logger_are_lightnings(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -127,6 +128,7 @@ def test_a_data_module_has_a_ranks_place_and_profiler_and_logger_are_lightnings(
         estimator(tmp_path, data_module=Rows, spill=True).fit(frame)
 
 
+@pytest.mark.long
 def test_a_loss_that_is_not_finite_ends_the_training_where_that_is_wanted(spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.createDataFrame([([1.0, 2.0, 3.0], float("nan"))] * 8, "x array<double>, y double")
     said = r"rank [01] raised ValueError: the loss of batch 0 of epoch 0 is nan, which is not finite"

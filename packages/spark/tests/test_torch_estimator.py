@@ -117,6 +117,7 @@ def weights(model: Any) -> np.ndarray[Any, Any]:
     return torch.cat([value.flatten() for value in model.state_dict().values()]).numpy()
 
 
+@pytest.mark.long
 def test_two_ranks_give_the_weights_of_one_process_at_twice_the_batch(frame: Any, tmp_path: Path) -> None:
     (tmp_path / "rows").symlink_to(frame.inputFiles()[0].removeprefix("file://").rpartition("/")[0])
     fitted = estimator(str(tmp_path), random_seed=7).fit_on_parquet("rows")
@@ -234,6 +235,7 @@ def test_rows_are_left_with_the_tasks_that_have_them(frame: Any, tmp_path: Path)
     ]
 
 
+@pytest.mark.long
 def test_a_pipeline_of_vectors_is_saved_and_loaded(frame: Any, tmp_path: Path) -> None:
     model, optimizer = linear()
     pipeline = Pipeline(

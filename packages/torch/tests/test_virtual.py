@@ -86,7 +86,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Alone:
 
 
 @pytest.mark.parametrize(
-    ("size", "virtual_ranks"), [(3, 6), (3, 2), *(pytest.param(size, 6, marks=pytest.mark.long) for size in (2, 4))]
+    ("size", "virtual_ranks"), [(3, 6), *(pytest.param(*sizes, marks=pytest.mark.long) for sizes in ((2, 6), (3, 2), (4, 6)))]
 )
 def test_the_result_does_not_depend_on_the_number_of_ranks(
     tmp_path: Path, alone: Alone, size: int, virtual_ranks: int
