@@ -47,6 +47,7 @@ _NO_PARSERS = {
     "carriers/plans/transfers.cpp": ["PlanRun::send_messages", "PlanRun::settle"],
     "transport/tcp/stripes.cpp": [
         *(f"Stripes::{name}" for name in ("write", "write_blocks", "begin_block", "blocked", "pace", "add_wait_fds")),
+        "Stripes::holds_unsent",
     ],
     "transport/tcp/connection.cpp": [
         *(f"Connection::{name}" for name in ("encrypt", "watch", "limit_unsent", "send", "send_clear")),

@@ -205,6 +205,7 @@ class AlteredJob {
     Compression compression{};
     int priority = 0;
     bool awaited = false;
+    bool only_thread = false;
     bool with_output = false;
     std::size_t parts = 0;  // of a group; 0: of none
     engine::ProcessSetId set = engine::kWorld;
@@ -227,6 +228,7 @@ class AlteredJob {
     wish.rows = 3 * bytes_.below(4);
     wish.columns = bytes_.below(3) == 0 ? 400 : bytes_.below(8);
     wish.awaited = (flags & 4) != 0;
+    wish.only_thread = wish.awaited && (flags & 128) != 0;
     wish.with_output = (flags & 8) != 0;
     if ((flags & 16) != 0) wish.parts = bytes_.below(4);
     if ((flags & 32) != 0 && !sets_.empty()) wish.set = sets_[bytes_.below(sets_.size())];
@@ -264,6 +266,7 @@ class AlteredJob {
     try {
       auto operation = made_of(wish);
       operation->awaited = wish.awaited;
+      operation->only_thread = wish.only_thread;
       engines_[rank]->submit(operation);
       operations_.emplace_back(rank, std::move(operation));
     } catch (const Error&) {  // NOLINT(bugprone-empty-catch): a caller's own mistakes are told to the caller
@@ -348,7 +351,10 @@ class AlteredJob {
             engines_[whose]->wanted(*operation, bytes_.flip());
           }
           break;
-        case 6: stands_[rank] = true; break;
+        case 6:
+          stands_[rank] = true;
+          if (rank == kTested) stands_.fill(true);  // a deadlock is one of all
+          break;
         case 7:
           stands_[rank] = false;
           engine.gave_up();

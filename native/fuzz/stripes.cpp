@@ -91,6 +91,7 @@ void act(transport::Stripes& stripes, Peer& peer, Input& bytes, const transport:
     default:
       if (bytes.below(8) == 0) ::shutdown(end.get(), SHUT_WR);
       stripes.fill(failure.reason.has_value());
+      if (stripes.ended()) stripes.fill(failure.reason.has_value());
       break;
   }
 }
