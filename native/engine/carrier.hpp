@@ -46,6 +46,8 @@ struct ExecutionSettings {
   // While so much with a priority is under way in a lane nothing else begins beside it: the other ranks would have to
   // set aside what they have not begun.
   std::size_t credit_bytes = 8 << 20;
+  // After so many operations of a lane between hosts the ranks tell each other anew what their links have shown.
+  int survey_every = 200;
 };
 
 // What a carrier is told of the process set that it serves. What is referred to outlives it.

@@ -40,8 +40,12 @@ struct Chooser::Trial {
   const Choice* winner = nullptr;
 };
 
-Chooser::Chooser(Planner planner, std::vector<std::unique_ptr<Backend>> backends, std::shared_ptr<Offered> offered)
-    : planner_(std::move(planner)), backends_(std::move(backends)), offered_(std::move(offered)) {
+Chooser::Chooser(Planner planner, std::vector<std::unique_ptr<Backend>> backends, std::shared_ptr<Offered> offered,
+                 int survey_every)
+    : planner_(std::move(planner)),
+      backends_(std::move(backends)),
+      offered_(std::move(offered)),
+      survey_every_(survey_every) {
   if (planner_.nodes().serving > 0) equals_.emplace(planner_.nodes().of_equals(), planner_.self(), CostModel{});
 }
 Chooser::~Chooser() = default;
@@ -60,7 +64,11 @@ Chooser::Choice Chooser::choose(const Query& query, int lane, bool in_order) {
     begin(*slot);
   }
   Trial& trial = *slot;
-  if (trial.winner != nullptr) return *trial.winner;
+  if (trial.winner != nullptr) {
+    Choice choice = *trial.winner;
+    choice.trial = survey_due(lane);
+    return choice;
+  }
   const std::size_t candidate = trial.started++ % trial.candidates.size();
   Choice choice = trial.candidates[candidate];
   choice.trial = &trial;
@@ -128,7 +136,9 @@ bool Chooser::offers(const Backend& backend, const Query& query) {
 }
 
 Chooser::Known& Chooser::known_of(int lane) {
-  return known_.try_emplace(lane, Known{planner_.topology().links, planner_.topology().links.told}).first->second;
+  const auto [found, is_new] = known_.try_emplace(lane);
+  if (is_new) found->second = {.links = planner_.topology().links, .rates = planner_.topology().links.told};
+  return found->second;
 }
 
 void Chooser::begin(Trial& trial) {
@@ -178,6 +188,17 @@ void Chooser::add_plain(Trial& trial) {
   if (std::ranges::none_of(trial.candidates, is_plain)) trial.candidates.push_back({.plan = plain});
 }
 
+// A port may become slow long after all has been tried. Null: no survey.
+Chooser::Trial* Chooser::survey_due(int lane) {
+  Known& known = known_of(lane);
+  const bool learns = planner_.has_to_try() && !known.links.told && survey_every_ > 0;
+  if (!learns || ++known.chosen < survey_every_) return nullptr;
+  known.chosen = 0;
+  if (known.survey == nullptr) known.survey = std::make_unique<Trial>(Trial{.lane = lane});
+  make_room(*known.survey);
+  return known.survey.get();
+}
+
 void Chooser::make_room(Trial& trial) const {
   trial.numbers.assign(trial.candidates.size(), std::numeric_limits<double>::max());
   trial.numbers.resize(trial.candidates.size() + paces_size(planner_.topology().ranks()), 0);
@@ -185,6 +206,7 @@ void Chooser::make_room(Trial& trial) const {
 
 bool Chooser::measured(const Choice& choice, Nanoseconds time) {
   Trial& trial = *choice.trial;
+  if (trial.candidates.empty()) return true;
   const std::size_t candidates = trial.candidates.size();
   if (trial.ended++ >= trial.warmups * candidates) {
     double& best = trial.numbers[choice.candidate];
@@ -221,8 +243,10 @@ void Chooser::decide(Trial& trial) {
   Known& known = known_of(trial.lane);
   Topology topology = planner_.topology();
   topology.links = known.links;
-  known = {corrected(topology, table), known.rates || knows_rates(table)};
+  known.links = corrected(topology, table);
+  known.rates = known.rates || knows_rates(table);
   if (planner_.self() == 0 && !known.links.told) note_slow_hosts(table);
+  if (trial.candidates.empty()) return;
   if (std::exchange(trial.surveys, false)) return make_candidates(trial);
   trial.winner =
       &trial.candidates[static_cast<std::size_t>(std::min_element(times.begin(), times.end()) - times.begin())];

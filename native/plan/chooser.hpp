@@ -29,20 +29,22 @@ namespace ringcore::plan {
 
 class Chooser {
  public:
-  // `backends` may be empty. `offered`: null where no plans can come from outside.
-  Chooser(Planner planner, std::vector<std::unique_ptr<Backend>> backends, std::shared_ptr<Offered> offered = nullptr);
+  // `backends` may be empty. `offered`: null where no plans can come from outside. After `survey_every` operations of a lane
+  // one is a survey, whether or not something is tried with it; 0: none.
+  Chooser(Planner planner, std::vector<std::unique_ptr<Backend>> backends, std::shared_ptr<Offered> offered = nullptr,
+          int survey_every = 0);
   ~Chooser();
 
   // Whether others than the planner's own plans may carry something out.
   bool has_others() const { return !backends_.empty() || (offered_ != nullptr && offered_->version() > 0); }
 
-  // What one kind of operation is tried with.
+  // What one kind of operation is tried with; or nothing, where the ranks only tell each other of their links.
   struct Trial;
   // Either a plan or a backend.
   struct Choice {
     const Plan* plan = nullptr;
     Backend* backend = nullptr;
-    Trial* trial = nullptr;  // null: decided
+    Trial* trial = nullptr;  // null: decided, and no survey
     const OfferedPlan* offered = nullptr;  // whose plan it is
     double predicted_s = 0;  // of an offered plan
     std::size_t candidate = 0;
@@ -75,6 +77,8 @@ class Chooser {
   struct Known {
     Links links;
     bool rates = false;
+    int chosen = 0;  // operations since the last survey
+    std::unique_ptr<Trial> survey;  // without candidates
   };
 
   void note_slow_hosts(std::span<const double> table);
@@ -88,11 +92,13 @@ class Chooser {
   void make_candidates(Trial& trial);
   void add_plain(Trial& trial);
   void make_room(Trial& trial) const;
+  Trial* survey_due(int lane);
 
   Planner planner_;
   std::optional<Planner> equals_;  // where somebody serves
   std::vector<std::unique_ptr<Backend>> backends_;
   std::shared_ptr<Offered> offered_;
+  int survey_every_;
   std::uint64_t offers_seen_ = 0;  // its version
   std::vector<std::shared_ptr<const OfferedPlan>> offers_;
   std::map<Key, std::unique_ptr<Trial>> trials_;

@@ -362,6 +362,8 @@ MUTANTS = [
            "if (!known.links.ports.empty() && !known.links.told) add_plain(trial);\n", ""),
     Mutant("a link whose connections have shown little seems slow", "transport/pace.cpp",
            "if (known > 0) all.bytes_per_s *=", "if (false) all.bytes_per_s *="),
+    Mutant("nobody looks at links once all has been tried", "plan/chooser.cpp",
+           "if (!learns || ++known.chosen < survey_every_) return nullptr;", "return nullptr;"),
     Mutant("a host seems slow by its latest measurements alone", "plan/paces.cpp",
            " && is_slow(means[host], usual_mean, kNamed)", ""),
     Mutant("connections side by side send in bursts", "transport/tcp/stripes.cpp",

@@ -206,6 +206,42 @@ TEST_CASE("paces: a host that is slow twice in a row is named once, by rank 0") 
   }
 }
 
+TEST_CASE("paces: a host that becomes slow when all has been tried is named as well, and what is decided stays") {
+  const Topology hosts = one_rank_a_host(4);
+  std::vector<PortPace> paces(4, {1e8, 1e-5, true, 1e7});
+  Chooser chooser(Planner(hosts, 0, {}), {}, nullptr, 10);
+  const Query query{.collective = Collective::kAllreduce, .bytes = 1 << 20, .dtype = DType::kFloat32};
+  std::string finding;
+  int surveys = 0;
+  const auto run = [&](int operations) {
+    std::string_view name;
+    for (int i = 0; i < operations; ++i) {
+      const Chooser::Choice choice = chooser.choose(query, 1, true);
+      name = choice.name();
+      if (choice.trial == nullptr || !chooser.measured(choice, 1'000'000)) continue;
+      ++surveys;
+      const std::span<double> numbers = chooser.numbers(*choice.trial, paces[0]);
+      for (Rank rank = 1; rank < 4; ++rank) {
+        write_pace(numbers.last(paces_size(4)), rank, paces[static_cast<std::size_t>(rank)]);
+      }
+      chooser.decide(*choice.trial);
+      finding += chooser.take_finding();
+    }
+    return std::string(name);
+  };
+  const std::string decided = run(100);
+  CHECK(finding.empty());
+  paces[3] = {2e7, 1e-5, true, 2e6};
+  surveys = 0;
+  CHECK(run(10) == decided);
+  CHECK(surveys == 1);
+  CHECK(finding.empty());
+  CHECK(run(90) == decided);
+  CHECK(surveys == 10);
+  CHECK(finding.find("the host of rank 3 sends 20 MB/s to other hosts, where 100 MB/s are usual") == 0);
+  CHECK(finding.find("the host of rank 3", 1) == std::string::npos);
+}
+
 TEST_CASE("paces: what somebody has told of the network stands, whatever transfers show") {
   const Query query{.collective = Collective::kAllreduce, .bytes = 1 << 20, .dtype = DType::kFloat32};
   Topology told = testing::star_of_four(200e6 / 8, 40e6 / 8);

@@ -85,7 +85,7 @@ def test_a_job_that_is_told_of_its_links_packs_trees_into_them(star: list[Host],
 
 
 def reduces_until_told(timeline: str) -> str:
-    """Allreduces of other and other sizes, whose trials the ranks agree on, until rank 0 has logged something: that."""
+    """Steps of a training until rank 0 has logged something: that."""
     import logging
 
     said: list[str] = []
@@ -94,10 +94,9 @@ def reduces_until_told(timeline: str) -> str:
     logging.getLogger("ringcore").addHandler(handler)
     ringcore.init()
     ringcore.start_timeline(timeline)
-    for turn in range(40):
-        for _ in range(20):  # each candidate several times
-            elements = 100_000 + turn * 1_000
-            ringcore.allreduce_(np.full(elements, ringcore.rank(), np.float32), name=f"of {elements}")
+    for _ in range(40):
+        for _ in range(20):
+            ringcore.allreduce_(np.full(100_000, ringcore.rank(), np.float32), name="gradients")
         if ringcore.broadcast_object(bool(said)):
             break
     ringcore.stop_timeline()

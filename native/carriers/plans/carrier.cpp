@@ -28,7 +28,7 @@ PlanCarrier::PlanCarrier(engine::CarrierConfig config, std::vector<std::unique_p
     : config_(std::move(config)),
       fusion_{config_.fusion_arena, config_.settings.fusion_threshold_bytes},
       chooser_(plan::Planner(config_.topology, config_.self, plan::CostModel{}), std::move(backends),
-               std::move(offered)) {}
+               std::move(offered), config_.settings.survey_every) {}
 
 std::size_t PlanCarrier::bucket_bytes() const {
   // Servers do not know whether the ranks share memory.

@@ -105,6 +105,7 @@ void Cluster::make_engine(RankState& state) {
   engine::EngineSettings settings;
   settings.execution.fusion_threshold_bytes = workload_.fusion_bytes;
   settings.execution.slice_bytes = workload_.slice_bytes;
+  settings.execution.survey_every = workload_.survey_every;
   settings.execution.direct_bytes = workload_.direct_bytes;
   settings.execution.partition_bytes = workload_.partition_bytes;
   settings.execution.credit_bytes = workload_.credit_bytes;

@@ -130,6 +130,7 @@ void ElasticJob::make_engine(RankState& rank, const std::vector<engine::Place>& 
   engine::EngineSettings settings;
   settings.execution.fusion_threshold_bytes = kFusionBytes / (joins && options_.joiners_differ ? 2 : 1);
   settings.execution.direct_bytes = 1024;
+  settings.execution.survey_every = 3;
   settings.timeout = 20 * kSecond;
   settings.stall_warning = 0;
   settings.heartbeat = kHeartbeat;

@@ -335,6 +335,7 @@ Workload draw_workload(Draw& draw) {
   // What devices and libraries have ended rings nobody.
   // A lane may show a part of what has come, which an encrypted one cannot tell from a record that is not whole.
   workload.sleeps = draw.one_in(2) && !workload.devices && !workload.library && !workload.encrypted;
+  workload.survey_every = draw.of<int>({1, 3, 200});
   workload.sets.emplace_back(static_cast<std::size_t>(workload.ranks));
   std::iota(workload.sets[0].begin(), workload.sets[0].end(), 0);
   std::vector<std::size_t> present{0};

@@ -98,6 +98,7 @@ struct Workload {
   bool library = false;       // one that does whole collectives stands beside
   bool sleeps = false;        // ranks that have nothing to do are not driven until something rings
   std::size_t fusion_bytes = 4096;
+  int survey_every = 200;
   std::size_t slice_bytes = 1024;
   std::size_t direct_bytes = 512;
   std::size_t partition_bytes = 0;
