@@ -15,7 +15,7 @@ struct PortPace {
   double bytes_per_s = 0;  // the quickest one's; 0: not known
   double latency_s = 0;  // the least; 0: not known
   bool sure = false;  // links to several hosts have shown it. Else it may be the other end that is slow.
-  double mean_bytes_per_s = 0;  // the quickest one's, whether or not there was enough to send
+  double mean_bytes_per_s = 0;  // the quickest one's, over a second of sending, whether or not there was enough to send
 };
 
 // Numbers of the table. A rank writes its own; the others' are 0 until the largest of all ranks stand there.

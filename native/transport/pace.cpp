@@ -25,22 +25,25 @@ Pace PaceSamples::pace() const {
   pace.bytes_per_s = *middle;
   const Progress& begin = begins_.front();
   const double seconds = static_cast<double>(latest_.sending_us - begin.sending_us) / static_cast<double>(kMicrosecondsASecond);
-  pace.sure = count >= kSure && seconds >= 1;
-  if (seconds > 0) pace.mean_bytes_per_s = static_cast<double>(latest_.bytes - begin.bytes) / seconds;
+  pace.sure = count >= kSure;
+  if (seconds >= 1) pace.mean_bytes_per_s = static_cast<double>(latest_.bytes - begin.bytes) / seconds;
   return pace;
 }
 
 Pace side_by_side(std::span<const Pace> connections) {
   Pace all{.sure = true};
   int known = 0;
+  int with_mean = 0;
   for (const Pace& one : connections) {
     all.bytes_per_s += one.bytes_per_s;
     all.mean_bytes_per_s += one.mean_bytes_per_s;
     known += one.bytes_per_s > 0 ? 1 : 0;
+    with_mean += one.mean_bytes_per_s > 0 ? 1 : 0;
     all.sure = all.sure && one.sure;
     if (all.latency_s == 0 || (one.latency_s > 0 && one.latency_s < all.latency_s)) all.latency_s = one.latency_s;
   }
   if (known > 0) all.bytes_per_s *= static_cast<double>(connections.size()) / known;
+  if (with_mean > 0) all.mean_bytes_per_s *= static_cast<double>(connections.size()) / with_mean;
   all.sure = all.sure && known > 0;
   return all;
 }

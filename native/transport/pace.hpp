@@ -11,8 +11,8 @@ namespace ringcore::transport {
 struct Pace {
   double bytes_per_s = 0;  // while there was always something to send; 0: not known
   double latency_s = 0;    // one way, at its shortest; 0: not known
-  bool sure = false;       // several measurements, and a second of sending, have shown the rates
-  double mean_bytes_per_s = 0;  // while anything was on its way: single messages count as well
+  bool sure = false;       // the rate is that of several measurements
+  double mean_bytes_per_s = 0;  // of a second at least in which anything was on its way; 0: not known
 };
 
 // What a connection's kernel has counted so far, and its latest measurement.
