@@ -98,10 +98,9 @@ def install(session: nox.Session, group: str, wheels: Iterable[Path] = ()) -> No
         session.log("the environment is up to date")
         return
     session.log(f"installing {', '.join([*needed, *(wheel.name for wheel in wheels)])}")
-    # Most modules of a framework are never imported; those that are Python compiles then.
-    session.install("--no-compile", *needed, *map(str, wheels))
+    session.install(*needed, *map(str, wheels))
     if wheels:  # pip takes a wheel of the same version for the same wheel
-        session.install("--no-compile", "--force-reinstall", "--no-deps", *map(str, wheels))
+        session.install("--force-reinstall", "--no-deps", *map(str, wheels))
     stamp.write_text(key)
 
 
