@@ -86,7 +86,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Alone:
 
 
 @pytest.mark.parametrize(
-    ("size", "virtual_ranks"), [(3, 6), *(pytest.param(*sizes, marks=pytest.mark.long) for sizes in ((2, 6), (3, 2), (4, 6)))]
+    ("size", "virtual_ranks"),
+    [(3, 6), *(pytest.param(*sizes, marks=pytest.mark.long) for sizes in ((2, 6), (3, 2), (4, 6)))],
 )
 def test_the_result_does_not_depend_on_the_number_of_ranks(
     tmp_path: Path, alone: Alone, size: int, virtual_ranks: int
