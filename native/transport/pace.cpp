@@ -24,7 +24,8 @@ Pace PaceSamples::pace() const {
   std::nth_element(rates.begin(), middle, rates.begin() + static_cast<std::ptrdiff_t>(count));
   pace.bytes_per_s = *middle;
   const Progress& begin = begins_.front();
-  const double seconds = static_cast<double>(latest_.sending_us - begin.sending_us) / static_cast<double>(kMicrosecondsASecond);
+  const double seconds =
+      static_cast<double>(latest_.sending_us - begin.sending_us) / static_cast<double>(kMicrosecondsASecond);
   pace.sure = count >= kSure;
   if (seconds >= 1) pace.mean_bytes_per_s = static_cast<double>(latest_.bytes - begin.bytes) / seconds;
   return pace;
