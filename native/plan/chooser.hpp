@@ -29,8 +29,8 @@ namespace ringcore::plan {
 
 class Chooser {
  public:
-  // `backends` may be empty. `offered`: null where no plans can come from outside. After `survey_every` operations of a lane
-  // one is a survey, whether or not something is tried with it; 0: none.
+  // `backends` may be empty. `offered`: null where no plans can come from outside. Of a lane's operations between
+  // hosts that are decided each `survey_every`-th is a survey: the ranks tell each other of their links. 0: none is.
   Chooser(Planner planner, std::vector<std::unique_ptr<Backend>> backends, std::shared_ptr<Offered> offered = nullptr,
           int survey_every = 0);
   ~Chooser();

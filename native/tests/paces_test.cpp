@@ -140,12 +140,12 @@ TEST_CASE("paces: of connections side by side those that have shown no rate go b
 
 TEST_CASE("paces: rates are sure after several measurements, and the mean of a second of sending is told beside them") {
   transport::PaceSamples samples;
-  transport::Progress progress;
+  transport::SendCounters counters;
   const auto send = [&](double measured, double real, std::uint64_t milliseconds) {
-    progress.bytes_per_s = measured;
-    progress.sending_us += milliseconds * 1000;
-    progress.bytes += static_cast<std::uint64_t>(real * static_cast<double>(milliseconds) / 1000);
-    samples.take(progress);
+    counters.bytes_per_s = measured;
+    counters.sending_us += milliseconds * 1000;
+    counters.bytes += static_cast<std::uint64_t>(real * static_cast<double>(milliseconds) / 1000);
+    samples.take(counters);
   };
   for (int i = 0; i < 4; ++i) send(1e7, 1e7, 10);
   CHECK_FALSE(samples.pace().sure);

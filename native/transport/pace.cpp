@@ -7,12 +7,12 @@ namespace {
 constexpr std::uint64_t kMicrosecondsASecond = 1'000'000;
 }  // namespace
 
-void PaceSamples::take(const Progress& progress) {
-  latest_ = progress;
-  if (progress.sending_us - begins_.back().sending_us >= kMicrosecondsASecond) {
-    begins_ = {begins_.back(), progress};
+void PaceSamples::take(const SendCounters& counters) {
+  latest_ = counters;
+  if (counters.sending_us - begins_.back().sending_us >= kMicrosecondsASecond) {
+    begins_ = {begins_.back(), counters};
   }
-  if (progress.bytes_per_s > 0) rates_[taken_++ % kKept] = progress.bytes_per_s;
+  if (counters.bytes_per_s > 0) rates_[taken_++ % kKept] = counters.bytes_per_s;
 }
 
 Pace PaceSamples::pace() const {
@@ -23,7 +23,7 @@ Pace PaceSamples::pace() const {
   const auto middle = rates.begin() + static_cast<std::ptrdiff_t>(count / 2);
   std::nth_element(rates.begin(), middle, rates.begin() + static_cast<std::ptrdiff_t>(count));
   pace.bytes_per_s = *middle;
-  const Progress& begin = begins_.front();
+  const SendCounters& begin = begins_.front();
   const double seconds =
       static_cast<double>(latest_.sending_us - begin.sending_us) / static_cast<double>(kMicrosecondsASecond);
   pace.sure = count >= kSure;
