@@ -1,10 +1,20 @@
-// Parameter servers: the nodes behind the ranks have a share of each part of the buffer each. Ranks send all parts at
-// once; a server answers a part when it has every rank's, while those of the next one arrive. It adds them once, in the order
-// of the ranks: 16-bit floats round once, and the bits do not depend on where shares begin.
+// Parameter servers: the nodes behind the ranks have a share of each part of the buffer each. A server answers a part when
+// it has every rank's, while those of the next one arrive. It adds them once, in the order of the ranks: 16-bit floats
+// round once, and the bits do not depend on where shares begin.
+//
+// A rank sends a few parts ahead of the answers that it has. Connections get uneven shares of a cable: with all parts sent
+// at once a server has all of one rank long before the last part of another, and answers late.
+#include <algorithm>
+
 #include "plan/builder.hpp"
 
 namespace ringcore::plan {
 namespace {
+
+// So many shares, of which each is the answer to one rank or what one rank sends, are on their way through a cable while
+// these suffice for two parts: half a megabyte of the smallest ones.
+constexpr int kShares = 16;
+constexpr int kLeastAhead = 2;
 
 class Servers final : public Generator {
  public:
@@ -20,14 +30,18 @@ class Servers final : public Generator {
     const int ranks = request.ranks();
     if (self < ranks) {
       // Everybody begins with another server, so that not all send to the same one: TCP would share its cable among them.
-      const auto each = [&](auto step) {
-        for (int i = 0; i < request.parts * servers; ++i) {
+      const auto each = [&](int part, auto step) {
+        if (part < 0 || part >= request.parts) return;
+        for (int i = 0; i < servers; ++i) {
           const int server = (self * servers / ranks + i) % servers;
-          step(ranks + server, chunk(server, i / servers));
+          step(ranks + server, chunk(server, part));
         }
       };
-      each([&](Rank server, std::uint32_t share) { builder.send(server, share); });
-      each([&](Rank server, std::uint32_t share) { builder.recv(server, share); });
+      const int ahead = std::max(kLeastAhead, kShares / std::max(ranks, servers));
+      for (int part = 0; part < request.parts + ahead; ++part) {
+        each(part - ahead, [&](Rank server, std::uint32_t share) { builder.recv(server, share); });
+        each(part, [&](Rank server, std::uint32_t share) { builder.send(server, share); });
+      }
       return std::move(builder.plan());
     }
     const int server = self - ranks;
@@ -46,6 +60,8 @@ class Servers final : public Generator {
     return std::move(builder.plan());
   }
   bool serves() const override { return true; }
+  // Nothing is answered before the first parts are there, and nothing sent beside the last answers.
+  int most_parts() const override { return 64; }
 };
 
 }  // namespace
