@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "base/hash.hpp"
 #include "plan/forms/binary.hpp"
 #include "plan/forms/text.hpp"
 #include "plan/forms/whole.hpp"

@@ -202,11 +202,4 @@ WholePlan from_binary(std::span<const std::byte> bytes) {
   return Reader(bytes).read();
 }
 
-// FNV-1a.
-std::uint64_t hash_of(std::span<const std::byte> bytes) {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  for (const std::byte byte : bytes) hash = (hash ^ static_cast<std::uint64_t>(byte)) * 0x100000001b3;
-  return hash;
-}
-
 }  // namespace ringcore::plan

@@ -18,7 +18,4 @@ bool is_binary(std::span<const std::byte> bytes);
 // Throws Error{kInvalidArgument}: place, what is wrong, remedy. What the programs do is left to `verify`.
 WholePlan from_binary(std::span<const std::byte> bytes);
 
-// Tells different bytes apart, not those that somebody made to look alike: ranks of a job trust each other.
-std::uint64_t hash_of(std::span<const std::byte> bytes);
-
 }  // namespace ringcore::plan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +26,20 @@ def test_the_largest_model_counts(kept: list[Any]) -> None:
     for gradient_bytes in (0, 100 * MIB, 10 * MIB, 0, 100 * MIB, 5000 * MIB):
         gradients.keep_freed_memory(gradient_bytes)
     assert kept == [(32 * MIB, 64 * MIB), (32 * MIB, 164 * MIB), (32 * MIB, 1024 * MIB)]
+
+
+@pytest.mark.parametrize("is_newcomer", [False, True])
+def test_who_comes_to_a_job_touches_memory_before_others_wait(
+    kept: list[Any], monkeypatch: pytest.MonkeyPatch, is_newcomer: bool
+) -> None:
+    current = SimpleNamespace(is_newcomer=is_newcomer, touched=[])
+    monkeypatch.setattr(gradients, "is_initialized", lambda: True)
+    monkeypatch.setattr(gradients, "context", lambda: current)
+    gradients.keep_freed_memory(100 * MIB)
+    assert kept
+    blocks = {id(block) for block in current.touched}
+    assert (100 * MIB < sum(map(len, current.touched)) < 150 * MIB) == is_newcomer
+    assert len(blocks) == len(current.touched)
 
 
 @pytest.mark.parametrize(

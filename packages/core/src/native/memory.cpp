@@ -6,6 +6,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>
 
+#include "base/hash.hpp"
 #include "register.hpp"
 #include "runtime/host_memory.hpp"
 
@@ -74,6 +75,13 @@ void register_memory(nb::module_& module) {
       },
       nb::arg("largest_block_bytes"), nb::arg("kept_bytes"),
       "glibc: blocks up to this size come from the heap, and so much stays free at its top.");
+  module.def(
+      "hash_of",
+      [](std::uintptr_t address, std::size_t nbytes) {
+        return hash_of({reinterpret_cast<const std::byte*>(address), nbytes});
+      },
+      nb::arg("address"), nb::arg("nbytes"), nb::call_guard<nb::gil_scoped_release>(),
+      "Of so many bytes of this process's memory: XXH64.");
 }
 
 }  // namespace ringcore::python

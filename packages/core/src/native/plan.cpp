@@ -12,6 +12,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "base/error.hpp"
+#include "base/hash.hpp"
 #include "carriers/plans/executor.hpp"
 #include "plan/cost.hpp"
 #include "plan/forms/binary.hpp"
@@ -97,7 +98,7 @@ nb::bytes binary_of(const WholePlan& self) {
 
 std::string hash_text(const WholePlan& self) {
   constexpr std::string_view kDigits = "0123456789abcdef";
-  const std::uint64_t hash = plan::hash_of(plan::to_binary(self));
+  const std::uint64_t hash = hash_of(plan::to_binary(self));
   std::string text;
   for (int shift = 60; shift >= 0; shift -= 4) text.push_back(kDigits[hash >> shift & 15U]);
   return text;

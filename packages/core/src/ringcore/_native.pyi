@@ -95,6 +95,11 @@ def keep_freed_memory(largest_block_bytes: int, kept_bytes: int) -> None:
     glibc: blocks up to this size come from the heap, and so much stays free at its top.
     """
 
+def hash_of(address: int, nbytes: int) -> int:
+    """
+    Of so many bytes of this process's memory: XXH64.
+    """
+
 class MpiWorld:
     """The ranks of an MPI communicator, and the MPI that connects them."""
 

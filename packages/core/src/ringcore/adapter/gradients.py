@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ringcore import _native
 from ringcore._errors import InvalidArgument
 from ringcore.adapter.collectives import ReduceOp, check_op
-from ringcore.job.state import context, is_elastic
+from ringcore.job.state import context, is_elastic, is_initialized
 
 
 def check_gradient_options(op: ReduceOp, groups: int | None = None, gradient_predivide_factor: float = 1.0) -> None:
@@ -121,6 +121,8 @@ def has_room_to_overlap(threads: int) -> bool:
     return allowed > threads
 
 
+_LARGEST_BLOCK_BYTES = 32 << 20
+_TOUCHED_BLOCK_BYTES = 16 << 20
 _kept_bytes = 0
 
 
@@ -141,4 +143,9 @@ def keep_freed_memory(gradient_bytes: int = 0) -> None:
     wanted = min(gradient_bytes + (64 << 20), 1 << 30)
     if wanted > _kept_bytes:
         _kept_bytes = wanted
-        _native.keep_freed_memory(32 << 20, wanted)
+        _native.keep_freed_memory(_LARGEST_BLOCK_BYTES, wanted)
+        if is_initialized() and context().is_newcomer:
+            # Nobody waits for this rank yet; the first touch of the memory would be a part of its first step. One block
+            # more than the gradients, which are in other blocks.
+            blocks = min(gradient_bytes, wanted) // _TOUCHED_BLOCK_BYTES + 2
+            context().touched = [b"\1" * _TOUCHED_BLOCK_BYTES for _ in range(blocks)]

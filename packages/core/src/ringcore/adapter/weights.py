@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import zlib
 from collections.abc import Iterable, Sequence
 
 from ringcore import _native
@@ -15,7 +14,7 @@ from ringcore.job.process_sets import ProcessSet
 from ringcore.job.state import context
 
 _INT64: int = _native.DTYPES["int64"]
-_HASHES = 1 << 32
+_HASHES = 1 << 62  # so many there are: a little more is still an int64
 _NAMED = 3
 
 
@@ -55,7 +54,7 @@ def abstains(process_set: ProcessSet, *, again: bool) -> bool:
 
 def hash_of(address: int, nbytes: int) -> int:
     """Of so many bytes of this process's memory."""
-    return zlib.crc32((ctypes.c_char * nbytes).from_address(address)) if nbytes else 0
+    return _native.hash_of(address, nbytes) % _HASHES
 
 
 def comparable(hashes: Sequence[int]) -> list[int]:

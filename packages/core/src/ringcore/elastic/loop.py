@@ -53,6 +53,8 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
                     state.on_reset()
                 if must_sync:
                     _give(state)
+                if is_initialized():
+                    context().touched.clear()  # The state has its own memory.
                 result = func(state, *args, **options)
                 if is_initialized():
                     _let_go_back(False)
