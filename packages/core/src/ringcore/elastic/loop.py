@@ -54,7 +54,7 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
                 if must_sync:
                     _give(state)
                 if is_initialized():
-                    context().touched.clear()  # The state has its own memory.
+                    context().touched.clear()  # The state has memory of its own: this is for the first step.
                 result = func(state, *args, **options)
                 if is_initialized():
                     _let_go_back(False)
