@@ -76,7 +76,7 @@ class Context:
     servers: int = 0  # behind the ranks
     arriving: set[int] = field(default_factory=set)  # The places of those who were met, and are no members yet.
     is_newcomer: bool = False  # This process is no member yet, and counts as if it were the last.
-    touched: list[bytes] = field(default_factory=list)  # by a newcomer: memory for its first step, kept until this
+    touched: list[bytes] = field(default_factory=list)  # memory that a newcomer keeps for its first step
 
     def __post_init__(self) -> None:
         self.members = list(range(self.size))
