@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <span>
 #include <utility>
+#include <vector>
 
 namespace ringcore::engine {
 namespace {
@@ -281,10 +283,11 @@ void Engine::tell_lanes() {
     peer->lanes_end.reset();
     if (peer->greeted_in == membership_.epoch()) peer->lanes_end.emplace();
     if (!peer->is_known) continue;
-    const std::vector<std::uint16_t> counted = set_numbers_.counted();
-    std::vector<std::byte> told(sizeof(written) + counted.size() * sizeof(std::uint16_t));
+    const std::vector<std::uint16_t> counted = set_numbers_.counted();  // there may be none
+    const std::span<const std::byte> behind = std::as_bytes(std::span(counted));
+    std::vector<std::byte> told(sizeof(written) + behind.size());
     std::memcpy(told.data(), written.data(), sizeof(written));
-    std::memcpy(told.data() + sizeof(written), counted.data(), told.size() - sizeof(written));
+    std::ranges::copy(behind, told.begin() + sizeof(written));
     send(*peer, build_record({.type = RecordType::kLanes}, {}, {}, told));
   }
 }
@@ -293,8 +296,10 @@ void Engine::receive_lanes(Peer& peer, const RecordView& record) {
   LaneBytes written{};
   if (record.payload.size() < sizeof(written)) throw Error(ErrorKind::kProtocol, "has other lanes");
   std::memcpy(written.data(), record.payload.data(), sizeof(written));
-  std::vector<std::uint16_t> counted((record.payload.size() - sizeof(written)) / sizeof(std::uint16_t));
-  std::memcpy(counted.data(), record.payload.data() + sizeof(written), counted.size() * sizeof(std::uint16_t));
+  const std::span<const std::byte> behind = record.payload.subspan(sizeof(written));
+  std::vector<std::uint16_t> counted(behind.size() / sizeof(std::uint16_t));
+  std::ranges::copy_n(behind.begin(), static_cast<std::ptrdiff_t>(counted.size() * sizeof(std::uint16_t)),
+                      std::as_writable_bytes(std::span(counted)).begin());
   set_numbers_.follow(counted, std::exchange(elastic_->joins, false));
   peer.lanes_end = written;
 }
