@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from ringcore._errors import (
@@ -53,8 +53,6 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
                     state.on_reset()
                 if must_sync:
                     _give(state)
-                if is_initialized():
-                    context().touched.clear()  # The state has memory of its own: this is for the first step.
                 result = func(state, *args, **options)
                 if is_initialized():
                     _let_go_back(False)
@@ -92,7 +90,13 @@ def _give(state: State) -> None:
     """
     ranks = check_alike(state)
     if len(ranks) == context().size:
-        return state.sync()
+        state.sync()
+    else:
+        _give_among(ranks, state)
+    context().touched.clear()  # The state has memory of its own: this is for the first step.
+
+
+def _give_among(ranks: Sequence[int], state: State) -> None:
     if context().rank not in ranks:
         context().runtime.excuse(ranks)  # A state may be large, and nobody who waits for them is to lose patience.
     with process_set_for_a_while(ranks) as process_set:
