@@ -96,9 +96,7 @@ def keep_freed_memory(largest_block_bytes: int, kept_bytes: int) -> None:
     """
 
 def hash_of(address: int, nbytes: int) -> int:
-    """
-    Of so many bytes of this process's memory: XXH64.
-    """
+    """Of so many bytes of this process's memory: XXH64."""
 
 class MpiWorld:
     """The ranks of an MPI communicator, and the MPI that connects them."""
