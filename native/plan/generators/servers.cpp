@@ -12,8 +12,8 @@ namespace ringcore::plan {
 namespace {
 
 // So many shares, of which each is the answer to one rank or what one rank sends, are on their way through a cable while
-// these suffice for two parts: half a megabyte of the smallest ones.
-constexpr int kShares = 16;
+// these suffice for two parts: three quarters of a megabyte of the smallest ones.
+constexpr int kShares = 24;
 constexpr int kLeastAhead = 2;
 
 class Servers final : public Generator {
@@ -30,17 +30,14 @@ class Servers final : public Generator {
     const int ranks = request.ranks();
     if (self < ranks) {
       // Everybody begins with another server, so that not all send to the same one: TCP would share its cable among them.
-      const auto each = [&](int part, auto step) {
-        if (part < 0 || part >= request.parts) return;
-        for (int i = 0; i < servers; ++i) {
-          const int server = (self * servers / ranks + i) % servers;
-          step(ranks + server, chunk(server, part));
-        }
-      };
       const int ahead = std::max(kLeastAhead, kShares / std::max(ranks, servers));
       for (int part = 0; part < request.parts + ahead; ++part) {
-        each(part - ahead, [&](Rank server, std::uint32_t share) { builder.recv(server, share); });
-        each(part, [&](Rank server, std::uint32_t share) { builder.send(server, share); });
+        for (int i = 0; i < servers; ++i) {
+          const int server = (self * servers / ranks + i) % servers;
+          const int answered = part - ahead;
+          if (answered >= 0 && answered < request.parts) builder.recv(ranks + server, chunk(server, answered));
+          if (part < request.parts) builder.send(ranks + server, chunk(server, part));
+        }
       }
       return std::move(builder.plan());
     }
