@@ -9,6 +9,31 @@
 
 using namespace ringcore;
 
+TEST_CASE("a rank is a few parts ahead of each server's answers, and waits for no other server with them") {
+  for (const int servers : {1, 4, 8}) {
+    CAPTURE(servers);
+    plan::Topology topology{.host_of = std::vector<int>(static_cast<std::size_t>(4 + servers)), .serving = servers};
+    std::iota(topology.host_of.begin(), topology.host_of.end(), 0);
+    const plan::PlanRequest request{.collective = Collective::kAllreduce, .topology = &topology, .parts = 32};
+    const auto plan = plan::generator("servers").generate(request, 1);
+    REQUIRE(plan);
+    std::vector<int> ahead(static_cast<std::size_t>(servers));
+    int left = 32 * servers;  // to be sent
+    for (const plan::Step& step : plan->program.channels.front()) {
+      int& own = ahead[static_cast<std::size_t>(step.peer - 4)];
+      if (step.kind == plan::StepKind::kSend) {
+        CHECK(++own <= 8);
+        --left;
+        continue;
+      }
+      if (left >= servers) CHECK(std::ranges::count(ahead, own) == servers);
+      CHECK(--own >= 0);
+    }
+    CHECK(left == 0);
+    CHECK(std::ranges::count(ahead, 0) == servers);
+  }
+}
+
 TEST_CASE("parameter servers take the time that the narrower cables need for all tensors and one more") {
   constexpr double kRate = 12e6;
   constexpr std::size_t kBytes = 8 << 20;

@@ -11,8 +11,8 @@
 namespace ringcore::plan {
 namespace {
 
-// So many shares, of which each is the answer to one rank or what one rank sends, are on their way through a cable while
-// these suffice for two parts: three quarters of a megabyte of the smallest ones.
+// So many shares are on their way from one rank, or to one server, if two parts are no more than that: three quarters of a
+// megabyte of the smallest ones. While a part is answered the next one comes.
 constexpr int kShares = 24;
 constexpr int kLeastAhead = 2;
 

@@ -144,7 +144,7 @@ def keep_freed_memory(gradient_bytes: int = 0) -> None:
     if wanted > _kept_bytes:
         _kept_bytes = wanted
         _native.keep_freed_memory(_LARGEST_BLOCK_BYTES, wanted)
-        if is_initialized() and context().is_newcomer:
+        if gradient_bytes > 0 and is_initialized() and context().is_newcomer:
             # Nobody waits for this rank yet; the first touch of the memory would be a part of its first step. One block
             # more than the gradients, which are in other blocks.
             blocks = min(gradient_bytes, wanted) // _TOUCHED_BLOCK_BYTES + 2
