@@ -4,6 +4,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include <fcntl.h>
@@ -29,6 +30,12 @@ constexpr std::size_t kMostAtOnce = 256 * 1024;
 
 // More than the kernel keeps for a socket; a peer that goes on sending holds nobody up who leaves.
 constexpr int kMostDropped = 16 << 20;
+
+// Over a way there and back that takes so long a packet is often lost without a queue that is full, and most ways of TCP
+// halve the rate then, which takes seconds to grow again. BBR (Cardwell et al. 2016) keeps to what the way has shown that
+// it carries. It is one of those that every Linux has, and its administrator may allow.
+constexpr unsigned kLongWayMicroseconds = 5'000;
+constexpr std::string_view kBbr = "bbr";
 
 [[noreturn]] void refuse(const char* option) {
   throw Error(ErrorKind::kResource, with_errno(std::string("a lane's socket refuses ") + option, errno));
@@ -74,6 +81,16 @@ void Connection::limit_unsent(unsigned bytes) {
 void Connection::pace_sends() {
   const unsigned long bytes_per_s = 1UL << 48;
   if (is_tcp_) ::setsockopt(fd(), SOL_SOCKET, SO_MAX_PACING_RATE, &bytes_per_s, sizeof(bytes_per_s));
+}
+
+void Connection::keep_rate_over_long_way() {
+  if (!is_tcp_) return;
+  tcp_info info{};
+  socklen_t length = sizeof(info);
+  const bool is_known = ::getsockopt(fd(), IPPROTO_TCP, TCP_INFO, &info, &length) == 0;
+  if (is_known && info.tcpi_rtt >= kLongWayMicroseconds) {
+    ::setsockopt(fd(), IPPROTO_TCP, TCP_CONGESTION, kBbr.data(), kBbr.size());
+  }
 }
 
 std::size_t Connection::send(std::span<const std::byte> header, std::span<const std::byte> bytes) {

@@ -45,6 +45,9 @@ class Connection {
   // does not do that nothing changes.
   void pace_sends();
 
+  // Where the way is long and the system allows it, what is lost on it does not slow the connection down.
+  void keep_rate_over_long_way();
+
   // Sends from the front of `header`, then of `bytes`; returns how many bytes of both were taken.
   std::size_t send(std::span<const std::byte> header, std::span<const std::byte> bytes);
 

@@ -18,7 +18,10 @@ constexpr unsigned kUnsentBytes = 256 * 1024;
 Stripes::Stripes(std::vector<Fd> sockets, LinkFailure& failure) : heads_(sockets.size()) {
   connections_.reserve(sockets.size());
   for (Fd& socket : sockets) connections_.emplace_back(std::move(socket), failure);
-  for (Connection& connection : connections_) connection.limit_unsent(kUnsentBytes);
+  for (Connection& connection : connections_) {
+    connection.limit_unsent(kUnsentBytes);
+    connection.keep_rate_over_long_way();
+  }
   if (!is_striped()) return;
   for (Connection& connection : connections_) connection.pace_sends();
 }
