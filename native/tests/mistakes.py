@@ -368,6 +368,8 @@ MUTANTS = [
            " && is_slow(means[host], usual_mean, kNamed)", ""),
     Mutant("connections side by side send in bursts", "transport/tcp/stripes.cpp",
            "connection.pace_sends();", "static_cast<void>(connection);"),
+    Mutant("congestion is controlled otherwise over short ways, too", "transport/tcp/connection.cpp",
+           "info.tcpi_rtt >= kLongWayMicroseconds", "info.tcpi_rtt > 0"),
     # ---- Where it lies ----
     Mutant("runs of all process sets have the same number", "engine/schedule_lanes.cpp",
            "static_cast<std::uint32_t>(slot_of(id_)) << (32 - kProcessSetBits) |", "0U |"),

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -152,6 +153,23 @@ TEST_CASE("tcp: connections that share what is to be sent pace it, and a single 
     REQUIRE(::getsockopt(last, SOL_SOCKET, SO_MAX_PACING_RATE, &bytes_per_s, &length) == 0);
     CHECK((bytes_per_s == ~0UL) == (count == 1));
   }
+}
+
+// A long way is one of tests/hosts/test_between_hosts.py.
+TEST_CASE("tcp: over a short way what controls congestion stays as the system has it") {
+  constexpr std::string_view kReno = "reno";  // is allowed everywhere, and the default nowhere
+  auto [own, others] = several(2, [&] {
+    auto pair = tcp_pair();
+    REQUIRE(::setsockopt(pair.first.get(), IPPROTO_TCP, TCP_CONGESTION, kReno.data(), kReno.size()) == 0);
+    return pair;
+  });
+  const int first = own.front().get();
+  transport::LinkFailure failure;
+  const transport::Stripes stripes(std::move(own), failure);
+  std::array<char, 16> congestion{};
+  socklen_t length = congestion.size();
+  REQUIRE(::getsockopt(first, IPPROTO_TCP, TCP_CONGESTION, congestion.data(), &length) == 0);
+  CHECK(std::string_view(congestion.data()) == kReno);
 }
 
 TEST_CASE("tcp: no wake-up is lost between striped lanes") {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -40,11 +42,16 @@ def reduces() -> dict:
 
 
 def sums_once() -> dict:
-    """The sum of 1 MiB; how many connections this takes. Whoever has it leaves at once."""
+    """The sum of 1 MiB; how many connections this takes, and what controls congestion. Whoever has it leaves at once."""
     ringcore.init()
     total = ringcore.allreduce(np.full(1 << 18, ringcore.rank() + 1, np.float32), op=ringcore.Sum, name="once")
-    sockets = sum(map(len, ringcore.job.state.context().peer_fds.values()))
-    return {"type": None, "right": [bool((total == 3).all())], "sockets": sockets}
+    descriptors = [fd for fds in ringcore.job.state.context().peer_fds.values() for fd in fds]
+    congestion = set()
+    for fd in descriptors:
+        with socket.socket(fileno=os.dup(fd)) as one:
+            congestion.add(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0").decode())
+    right = [bool((total == 3).all())]
+    return {"type": None, "right": right, "sockets": len(descriptors), "congestion": sorted(congestion)}
 
 
 def run(
@@ -130,6 +137,7 @@ def test_one_network_over_several_connections(hosts: list[Host], tmp_path: Path)
 
 
 def test_a_long_way_takes_more_connections_and_what_it_loses_comes_again(tmp_path: Path) -> None:
+    there = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()
     with (
         namespaces(2, sshd=False) as hosts,
         far_apart(hosts, bytes_per_s=12.5e6, round_trip_s=0.03, loss=0.02),
@@ -138,6 +146,7 @@ def test_a_long_way_takes_more_connections_and_what_it_loses_comes_again(tmp_pat
         for env, stripes in (({}, 6), ({"RINGCORE_CONNECTIONS": "1"}, 1)):
             for outcome in all_right(run(hosts, tmp_path, env=env, program=sums_once)):
                 assert outcome.result["sockets"] == 1 + stripes  # that for control, and those of a lane
+                assert outcome.result["congestion"] == ["bbr" if "bbr" in there else "cubic"]
 
 
 def test_hosts_of_one_name_that_share_no_memory(hosts: list[Host], tmp_path: Path) -> None:
