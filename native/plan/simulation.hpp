@@ -112,8 +112,10 @@ class Simulation {
     std::uint32_t channel = 0;  // of the sender
     std::uint32_t first_need = 0;  // of the resources that it needs
     std::uint32_t needs = 0;
+    double latency_s = 0;
     bool between_hosts = false;
     bool shared = false;  // others need them too
+    bool shares_long_way = false;
   };
   // Something that one transfer has at a time: a direction of a port or of a cable, what a rank copies in or out.
   struct Resource {

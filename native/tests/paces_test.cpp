@@ -101,6 +101,19 @@ TEST_CASE("paces: between distant hosts few rounds are planned, on a quick netwo
   CHECK(settles_on(query, truth, even(kHosts, 0, 0)) == "ring");
 }
 
+TEST_CASE("paces: over a long way large data goes to one neighbour, and small data in few rounds") {
+  constexpr std::size_t kHosts = 4;
+  constexpr double kRate = 12.5e6;
+  Topology truth = one_rank_a_host(kHosts);
+  truth.links.between_hosts = {.latency_s = 40e-3, .seconds_per_byte = 1 / kRate, .message_s = 2.8e-6};
+  const auto settled = [&](std::size_t bytes) {
+    const Query query{.collective = Collective::kAllreduce, .bytes = bytes, .dtype = DType::kFloat32};
+    return settles_on(query, truth, even(kHosts, kRate, 40e-3));
+  };
+  CHECK(settled(64 << 20) == "ring");
+  CHECK(settled(256 << 10) == "direct");
+}
+
 TEST_CASE("paces: a host with a slow port is made to send less") {
   constexpr std::size_t kHosts = 8;
   constexpr std::size_t kSlow = 4;  // in the binomial tree it has children

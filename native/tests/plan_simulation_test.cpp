@@ -89,3 +89,19 @@ TEST_CASE("one slow host slows a ring as much as all of them, and messages that 
   CHECK(late == seconds("ring", topology, 1, 1, {.jitter_s = 1e-3}, kNoSteps));
   CHECK(late != seconds("ring", topology, 1, 1, {.jitter_s = 1e-3, .seed = 2}, kNoSteps));
 }
+
+TEST_CASE("over a long way connections that share a port keep to their parts of it, and leave some of it idle") {
+  constexpr double kLatency = 0.04;
+  Topology near = hosts_of(4, 1);
+  near.links.between_hosts = {.latency_s = 0, .seconds_per_byte = 1e-6};
+  Topology far = near;
+  far.links.between_hosts.latency_s = kLatency;
+  const auto longer = [&](const char* name, int parts, int journeys) {
+    return (seconds(name, far, parts, 1, {}, kNoSteps) - journeys * kLatency) /
+           seconds(name, near, parts, 1, {}, kNoSteps);
+  };
+  CHECK(longer("ring", 1, 6) == doctest::Approx(1));  // to one rank, and from one
+  CHECK(longer("direct", 1, 2) == doctest::Approx(1.3));
+  // One transfer after the other, each with a third of a port.
+  CHECK(longer("halving_doubling", 1, 4) == doctest::Approx(2 * 1.3));
+}

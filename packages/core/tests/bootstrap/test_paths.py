@@ -15,10 +15,14 @@ from ringcore.bootstrap.paths import Endpoint, connections_between
         (Endpoint("eth0", "10.0.0.1", 24, 1, 1), Endpoint("eth0", "10.0.1.1", 24, 1, 1, 0.031), 6),
         (Endpoint("eth0", "10.0.0.1", 24, 1, 8), Endpoint("eth0", "10.0.1.1", 24, 1, 1, 0.031), 8),
         (Endpoint("eth0", "10.0.0.1", 24, 1, 1, 0.3), Endpoint("eth0", "10.0.1.1", 24, 1, 1), 16),
+        # More help only where what is lost slows a connection down.
+        (Endpoint("eth0", "10.0.0.1", 24, 1, 1, 0, True), Endpoint("eth0", "10.0.1.1", 24, 1, 1, 0.031, True), 2),
+        (Endpoint("eth0", "10.0.0.1", 24, 1, 1, 0, True), Endpoint("eth0", "10.0.1.1", 24, 1, 4, 0.031, True), 4),
+        (Endpoint("eth0", "10.0.0.1", 24, 1, 1, 0.031), Endpoint("eth0", "10.0.1.1", 24, 1, 1, 0, True), 6),
         # Both are far from the rendezvous, and in one network.
         (Endpoint("eth0", "10.0.0.1", 24, 1, 1, 0.1), Endpoint("eth0", "10.0.0.2", 24, 1, 1, 0.1), 1),
     ],
-    ids=["near", "fast", "not far", "far", "fast and far", "very far", "one network"],
+    ids=["near", "fast", "not far", "far", "fast and far", "very far", "BBR", "fast, BBR", "BBR at one end", "one network"],
 )  # fmt: skip
 def test_connections_between_two_addresses(first: Endpoint, second: Endpoint, connections: int) -> None:
     assert connections_between(first, second) == connections_between(second, first) == connections

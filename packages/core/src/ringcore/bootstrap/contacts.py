@@ -117,6 +117,7 @@ _OPTIONAL: dict[str, Callable[[Any], bool]] = {
     "addresses": _list_of(_is_text),
     "tcp": _list_of(_is_endpoint),
     "round_trip_s": _is_seconds,
+    "bbr": lambda value: isinstance(value, bool),
     "table_port": _is_port,
     "encryption": _is_text,
     "no_tls": _or_none(_is_text),

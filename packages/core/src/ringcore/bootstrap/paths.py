@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringcore._errors import BootstrapError
 from ringcore.bootstrap.interfaces import Address, addresses, choose, connections_for, share_network, towards
-from ringcore.bootstrap.sockets import listen_at
+from ringcore.bootstrap.sockets import allows_bbr, listen_at
 
 if TYPE_CHECKING:
     from ringcore.environment.settings import Settings
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 # In an error, hosts beyond these are only counted.
 _SHOWN_HOSTS = 8
 # A packet that is lost halves what a connection carries, and the way back takes as many round trips as there are
-# packets under way: on a long way one connection carries little, of many a few suffer at a time.
+# packets under way: on a long way one connection carries little, of many a few suffer at a time. BBR does not mind; of
+# two connections one goes on while the other looks how quick the way is, and more of them take it from each other.
 _SECONDS_A_CONNECTION = 0.005  # of a round trip
 _MOST_BY_DISTANCE = 16
+_MOST_WITH_BBR = 2
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Endpoint:
         port: Of the listening socket.
         connections: How many connections it takes to fill this link.
         round_trip_s: To the rendezvous and back, where the number of connections may depend on it; else 0.
+        bbr: Its system lets a connection have this congestion control, which ringcore takes over a long way.
     """
 
     interface: str
@@ -41,6 +44,7 @@ class Endpoint:
     port: int
     connections: int
     round_trip_s: float = 0.0
+    bbr: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ def announce(endpoints: Sequence[Endpoint], settings: Settings) -> dict[str, Any
     """What a rank's contact says about its host's network."""
     return {
         # Found out when the rendezvous is reached.
-        **({} if settings.connections else {"round_trip_s": 0.0}),
+        **({} if settings.connections else {"round_trip_s": 0.0, "bbr": allows_bbr()}),
         "host": socket.gethostname(),
         "addresses": [str(address) for address in addresses() if address.interface != "lo"],
         "tcp": [[e.interface, e.ip, e.prefix, e.port, e.connections] for e in endpoints],
@@ -95,9 +99,9 @@ def announce(endpoints: Sequence[Endpoint], settings: Settings) -> dict[str, Any
 
 def endpoints_of(contact: Mapping[str, Any]) -> list[Endpoint]:
     """Where the rank of a contact listens."""
-    round_trip_s = contact.get("round_trip_s", 0.0)
+    round_trip_s, bbr = contact.get("round_trip_s", 0.0), contact.get("bbr", False)
     return [
-        Endpoint(interface, ip, prefix, port, connections, round_trip_s)
+        Endpoint(interface, ip, prefix, port, connections, round_trip_s, bbr)
         for interface, ip, prefix, port, connections in contact["tcp"]
     ]
 
@@ -111,7 +115,8 @@ def connections_between(a: Endpoint, b: Endpoint) -> int:
     by_distance = int(max(a.round_trip_s, b.round_trip_s) / _SECONDS_A_CONNECTION)
     if by_distance > 1 and share_network((a.ip, a.prefix), (b.ip, b.prefix)):
         by_distance = 1
-    return max(a.connections, b.connections, min(by_distance, _MOST_BY_DISTANCE))
+    most = _MOST_WITH_BBR if a.bbr and b.bbr else _MOST_BY_DISTANCE
+    return max(a.connections, b.connections, min(by_distance, most))
 
 
 def check_all_listen(contacts: Sequence[Mapping[str, Any]], settings: Settings) -> None:

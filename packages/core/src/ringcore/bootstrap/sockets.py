@@ -142,6 +142,16 @@ def round_trip_s(connection: socket.socket) -> float:
     return 0.0 if microseconds == _NOT_MEASURED else microseconds / 1e6
 
 
+def allows_bbr() -> bool:
+    """Whether this process may choose BBR to control congestion: root always where there is it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"bbr")
+        except OSError:
+            return False
+    return True
+
+
 def listen_tcp(host: str, port: int = 0) -> socket.socket:
     """A listening socket, at the first address of `host` that is of this machine.
 

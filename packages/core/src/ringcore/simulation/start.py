@@ -104,6 +104,7 @@ def contact_of(rank: int, host: int) -> dict[str, object]:
         "host": f"node{host:05}",
         "addresses": [f"eth0 {ip}/8", f"eth1 172.16.{host >> 8 & 255}.{host & 255}/16"],
         "round_trip_s": 0.0001,
+        "bbr": False,
         "tcp": [["eth0", ip, 8, 32768 + rank * 7919 % 28000, 1]],
         "table_port": 32768 + rank * 7907 % 28000,
         "encryption": "auto",
