@@ -373,7 +373,7 @@ MUTANTS = [
     Mutant("connections that share a port of a long way fill it", "plan/simulation.cpp",
            "constexpr double kIdleOnLongWay = 1.3;", "constexpr double kIdleOnLongWay = 1;"),
     Mutant("connections that share a port of a long way have all of it in turns", "plan/simulation.cpp",
-           "std::max(busy(from) * out.streams, busy(to) * in.streams) * kIdle", "std::max(busy(from), busy(to)) * kIdle"),
+           "std::max(busy(from) * out.streams, busy(to) * in.streams)", "std::max(busy(from), busy(to))"),
     # ---- Where it lies ----
     Mutant("runs of all process sets have the same number", "engine/schedule_lanes.cpp",
            "static_cast<std::uint32_t>(slot_of(id_)) << (32 - kProcessSetBits) |", "0U |"),

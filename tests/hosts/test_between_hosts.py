@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -43,7 +41,10 @@ def reduces() -> dict:
 
 
 def sums_once() -> dict:
-    """The sum of 1 MiB; how many connections this takes, and what controls congestion. Whoever has it leaves at once."""
+    """The sum of 1 MiB; by how many connections, and what controls congestion. Whoever has it leaves at once."""
+    import os
+    import socket
+
     ringcore.init()
     total = ringcore.allreduce(np.full(1 << 18, ringcore.rank() + 1, np.float32), op=ringcore.Sum, name="once")
     descriptors = [fd for fds in ringcore.job.state.context().peer_fds.values() for fd in fds]

@@ -22,7 +22,7 @@ from ringcore.bootstrap.paths import Endpoint, connections_between
         # Both are far from the rendezvous, and in one network.
         (Endpoint("eth0", "10.0.0.1", 24, 1, 1, 0.1), Endpoint("eth0", "10.0.0.2", 24, 1, 1, 0.1), 1),
     ],
-    ids=["near", "fast", "not far", "far", "fast and far", "very far", "BBR", "fast, BBR", "BBR at one end", "one network"],
+    ids=["near", "fast", "not far", "far", "fast and far", "very far", "BBR", "fast, BBR", "BBR at one", "one network"],
 )  # fmt: skip
 def test_connections_between_two_addresses(first: Endpoint, second: Endpoint, connections: int) -> None:
     assert connections_between(first, second) == connections_between(second, first) == connections
