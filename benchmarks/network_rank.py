@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 CALLS = {1 << 20: 15, 64 << 20: 5}
-FAR_CALLS = {1 << 20: 5, 16 << 20: 3}
+FAR_CALLS = {1 << 20: 5, 16 << 20: 3, 64 << 20: 2}
 PORT = 29441
 TRAINED_STEPS = 8
 

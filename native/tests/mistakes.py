@@ -369,7 +369,7 @@ MUTANTS = [
     Mutant("connections side by side send in bursts", "transport/tcp/stripes.cpp",
            "connection.pace_sends();", "static_cast<void>(connection);"),
     Mutant("congestion is controlled otherwise over short ways, too", "transport/tcp/connection.cpp",
-           "info.tcpi_rtt >= kLongWayMicroseconds", "info.tcpi_rtt > 0"),
+           "pace_.pace(fd()).latency_s < kLongWaySeconds", "false"),
     Mutant("connections that share a port of a long way fill it", "plan/simulation.cpp",
            "constexpr double kIdleOnLongWay = 1.3;", "constexpr double kIdleOnLongWay = 1;"),
     Mutant("connections that share a port of a long way have all of it in turns", "plan/simulation.cpp",

@@ -31,10 +31,10 @@ constexpr std::size_t kMostAtOnce = 256 * 1024;
 // More than the kernel keeps for a socket; a peer that goes on sending holds nobody up who leaves.
 constexpr int kMostDropped = 16 << 20;
 
-// Over a way there and back that takes so long a packet is often lost without a queue that is full, and most ways of TCP
-// halve the rate then, which takes seconds to grow again. BBR (Cardwell et al. 2016) keeps to what the way has shown that
-// it carries. It is one of those that every Linux has, and its administrator may allow.
-constexpr unsigned kLongWayMicroseconds = 5'000;
+// Over so long a way a packet is often lost without a queue that is full, and most ways of TCP halve the rate then, which
+// takes seconds to grow again. BBR (Cardwell et al. 2016) keeps to what the way has shown that it carries. Nearly every
+// Linux has it, and lets root choose it, and others where its administrator allows it.
+constexpr double kLongWaySeconds = 2.5e-3;  // from end to end
 constexpr std::string_view kBbr = "bbr";
 
 [[noreturn]] void refuse(const char* option) {
@@ -84,13 +84,8 @@ void Connection::pace_sends() {
 }
 
 void Connection::keep_rate_over_long_way() {
-  if (!is_tcp_) return;
-  tcp_info info{};
-  socklen_t length = sizeof(info);
-  const bool is_known = ::getsockopt(fd(), IPPROTO_TCP, TCP_INFO, &info, &length) == 0;
-  if (is_known && info.tcpi_rtt >= kLongWayMicroseconds) {
-    ::setsockopt(fd(), IPPROTO_TCP, TCP_CONGESTION, kBbr.data(), kBbr.size());
-  }
+  if (!is_tcp_ || pace_.pace(fd()).latency_s < kLongWaySeconds) return;
+  ::setsockopt(fd(), IPPROTO_TCP, TCP_CONGESTION, kBbr.data(), kBbr.size());
 }
 
 std::size_t Connection::send(std::span<const std::byte> header, std::span<const std::byte> bytes) {
