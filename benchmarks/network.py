@@ -79,14 +79,14 @@ def key_file() -> Iterator[str]:
 
 def run_ranks(
     places: Sequence[Host], library: str, *words: str, env: Mapping[str, str] | None = None, script: str = RANK,
-    limit_s: float = LIMIT_S,
+    limit_s: float = LIMIT_S, python: str = sys.executable,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """What rank 0 prints; rank r runs `script` on the host `places[r]`."""
     with key_file() as key:
         ranks = []
         for rank, host in enumerate(places):
             local = {"LOCAL_RANK": str(places[:rank].count(host))}
-            command = [sys.executable, script, library, str(rank), str(len(places)), places[0].address, key, *words]
+            command = [python, script, library, str(rank), str(len(places)), places[0].address, key, *words]
             environ = {**os.environ, **local, **(env or {})}
             ranks.append(host.popen(command, stdout=subprocess.PIPE, env=environ))
         outputs = [rank.communicate(timeout=limit_s)[0].decode() for rank in ranks]

@@ -10,7 +10,8 @@ there.
 hook over gloo, and whole.
 `diloco`: one allreduce of 64 MiB at 100 Mbit/s beside gloo's, and DiLoCo every 50 steps by int8 beside computing alone.
 `sites`: the same DiLoCo among hosts far apart: 100 Mbit/s, 80 ms there and back, one packet of 1000 lost; with a delay
-of 25 steps, as what is sent takes longer there.
+of 25 steps, as what is sent takes longer there. A pause of 0.3 s a step stands for a device: what carries the
+packets takes most of a processor. Then torchft's DiLoCo there, over gloo, with the largest delay that it allows.
 `adamw`: bytes of the optimizer's state and a step, sharded, beside ZeroRedundancyOptimizer and whole.
 `muon`: the time of orthogonalising and of a step at 1 Gbit/s, sharded and not.
 
@@ -23,11 +24,16 @@ import argparse
 import contextlib
 import json
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from network import HERE, far, goodput, run_ranks
 from support.namespaces import Host, namespaces
+from torchft_environment import lighthouse_command, torchft_python
 
 RANK = str(HERE / "sending_less_rank.py")
+TORCHFT_RANK = str(HERE / "torchft_rank.py")
+LIGHTHOUSE_PORT = 29510
+TORCHFT_LIMIT_S = 1500
 RESULTS = HERE / "results" / "sending-less.jsonl"
 HOSTS = 4
 FAR = "100mbit, 80 ms, 0.1 % lost"
@@ -50,6 +56,20 @@ def places(rate: str) -> Iterator[Sequence[Host]]:
         yield hosts
 
 
+def by_torchft(hosts: Sequence[Host]) -> dict[str, Any]:
+    """Milliseconds of a step by way, of torchft's ranks, one on each host."""
+    with hosts[0].popen(lighthouse_command("0.0.0.0", LIGHTHOUSE_PORT, HOSTS)) as lighthouse:
+        try:
+            found = run_ranks(
+                hosts, "torchft", str(LIGHTHOUSE_PORT), script=TORCHFT_RANK, limit_s=TORCHFT_LIMIT_S,
+                python=str(torchft_python()),
+            )  # fmt: skip
+            times: dict[str, Any] = found[0]["milliseconds"]
+            return times
+        finally:
+            lighthouse.kill()
+
+
 def main() -> None:
     """Measure, and write down what was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -64,6 +84,8 @@ def main() -> None:
             stream = goodput(hosts, 16 << 20)
             # Hosts that share two cores may be silent for long.
             found = run_ranks(hosts, "ringcore", case, script=RANK, env={"RINGCORE_HEARTBEAT_S": "30"})
+            if case == "sites":
+                found[0]["milliseconds"] |= by_torchft(hosts)
         line = {"case": case, "rate": CASES[case], "stream_bytes_per_s": stream, **found[0]}
         print(json.dumps(line), flush=True)
         with RESULTS.open("a") as file:

@@ -140,8 +140,8 @@ def averaged_seldom() -> dict[str, Any]:
     return {"milliseconds": {**timed(ways, 2), **diloco(delay=5)}, "bytes": ALLREDUCED}
 
 
-def diloco(delay: int) -> dict[str, list[float]]:
-    """Milliseconds of a step, computing alone and with DiLoCo."""
+def diloco(delay: int, device_s: float = 0) -> dict[str, list[float]]:
+    """Milliseconds of a step, computing alone and with DiLoCo; so much of it on a device."""
     import ringcore_torch as ring
 
     def wrap(model: torch.nn.Module) -> tuple[torch.nn.Module, Any]:
@@ -152,15 +152,23 @@ def diloco(delay: int) -> dict[str, list[float]]:
         )  # fmt: skip
         return model, optimizer
 
+    def step(trained: Trained) -> Callable[[], None]:
+        def whole() -> None:
+            trained.backward()
+            time.sleep(device_s)
+            trained.optimizer.step()
+
+        return whole
+
     alone, meeting = Trained(lambda m: (m, sgd(m))), Trained(wrap)
-    times = timed({"computing alone": alone.step, "diloco": meeting.step}, 3, 50)
+    times = timed({"computing alone": step(alone), "diloco": step(meeting)}, 3, 50)
     meeting.optimizer.synchronize()
     return times
 
 
 def sites() -> dict[str, Any]:
     """DiLoCo among hosts far apart."""
-    return {"milliseconds": diloco(delay=25)}
+    return {"milliseconds": diloco(delay=25, device_s=0.3)}
 
 
 def adamw() -> dict[str, Any]:

@@ -34,16 +34,15 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path[:0] = [str(ROOT / "tests"), str(HERE.parent)]
 
 from support.mpis import installed  # noqa: E402
 from support.namespaces import Host, environ_with_ssh, namespaces  # noqa: E402
 from support.processes import RINGRUN, clean_environ, is_alive  # noqa: E402
+from torchft_environment import lighthouse_command, torchft_python  # noqa: E402
 
 RANKS = 4
 LIMIT_S, GRACE_S = 120, 10
-TORCHFT = ROOT / "build" / "torchft"
-TORCHFT_PACKAGES = ["torch==2.13.0", "numpy", "torchft-nightly"]
 LIGHTHOUSE_PORT, STORE_PORT = 29510, 29520
 HEARTBEAT_S = 0.5
 RESTARTS = ("-np", str(RANKS), "--min-np", "2", "--blacklist-cooldown-range", "1", "1")
@@ -155,15 +154,6 @@ def ringrun(*words: str, rank: str = "ringcore", folder: Path, model: str = "") 
     return [*RINGRUN, *words, *program]
 
 
-def torchft_python() -> Path:
-    """A Python that has torchft, which is installed now if it is not yet."""
-    if not (TORCHFT / "complete").exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(TORCHFT)], check=True)
-        subprocess.run([str(TORCHFT / "bin" / "pip"), "install", "-q", *TORCHFT_PACKAGES], check=True)
-        (TORCHFT / "complete").touch()
-    return TORCHFT / "bin" / "python"
-
-
 def commands_of(library: str, folder: Path) -> list[tuple[list[str], dict[str, str]]]:
     """What starts 4 ranks on this host."""
     script = [str(HERE / "rank.py"), library, str(folder)]
@@ -174,9 +164,7 @@ def commands_of(library: str, folder: Path) -> list[tuple[list[str], dict[str, s
         words = [*mpi.launch(RANKS), "--with-ft", "ulfm", str(mpi.programs / "python"), *script]
         return [(words, mpi.environ())]
     python = torchft_python()
-    lighthouse = [str(python.with_name("torchft_lighthouse")), "--min_replicas", "1", "--quorum_tick_ms", "100"]
-    lighthouse += ["--join_timeout_ms", "10000", "--bind", f"127.0.0.1:{LIGHTHOUSE_PORT}"]
-    started: list[tuple[list[str], dict[str, str]]] = [(lighthouse, {})]
+    started: list[tuple[list[str], dict[str, str]]] = [(lighthouse_command("127.0.0.1", LIGHTHOUSE_PORT, 1), {})]
     for replica in range(RANKS):
         words = [str(python), "-m", "torch.distributed.run", "--nproc-per-node=1", "--max-restarts=0"]
         words += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{STORE_PORT + replica}"]
