@@ -18,11 +18,17 @@ from ringcore.bootstrap.paths import Endpoint, connections_between
         # More help only where what is lost slows a connection down.
         (Endpoint("eth0", "10.0.0.1", 24, 1, 1, 0, True), Endpoint("eth0", "10.0.1.1", 24, 1, 1, 0.031, True), 2),
         (Endpoint("eth0", "10.0.0.1", 24, 1, 1, 0, True), Endpoint("eth0", "10.0.1.1", 24, 1, 4, 0.031, True), 4),
+        (Endpoint("eth0", "10.0.0.1", 24, 1, 1, 0.1, True), Endpoint("eth0", "10.0.1.1", 24, 1, 1, 0.1, True), 5),
+        (Endpoint("eth0", "10.0.0.1", 24, 1, 1, 0.004, True), Endpoint("eth0", "10.0.1.1", 24, 1, 1, 0, True), 1),
+        (Endpoint("eth0", "10.0.0.1", 24, 1, 1, 0.1, True), Endpoint("eth0", "10.0.0.2", 24, 1, 1, 0.1, True), 1),
         (Endpoint("eth0", "10.0.0.1", 24, 1, 1, 0.031), Endpoint("eth0", "10.0.1.1", 24, 1, 1, 0, True), 6),
         # Both are far from the rendezvous, and in one network.
         (Endpoint("eth0", "10.0.0.1", 24, 1, 1, 0.1), Endpoint("eth0", "10.0.0.2", 24, 1, 1, 0.1), 1),
     ],
-    ids=["near", "fast", "not far", "far", "fast and far", "very far", "BBR", "fast, BBR", "BBR at one", "one network"],
+    ids=[
+        "near", "fast", "not far", "far", "fast and far", "very far", "BBR", "fast, BBR", "very far, BBR", "near, BBR",
+        "one network, BBR", "BBR at one end", "one network",
+    ],
 )  # fmt: skip
 def test_connections_between_two_addresses(first: Endpoint, second: Endpoint, connections: int) -> None:
     assert connections_between(first, second) == connections_between(second, first) == connections
