@@ -16,6 +16,9 @@ constexpr std::size_t kRuns = 3;
 // Of large data one, which says enough; and of plans only those that the model, once it knows how quick the network is,
 // takes for nearly as good as the best: how much they move decides.
 constexpr std::size_t kLargeBytes = std::size_t{4} << 20;
+// So many operations show what the network is like, until somebody knows its rate: divided among many links, one may be
+// too short for that.
+constexpr int kMostSurveys = 8;
 constexpr double kNearlyAsGood = 1.25;
 // Of plans the best so many by the model: nobody waits long for the trials to end.
 constexpr std::size_t kMostPlans = 3;
@@ -25,12 +28,15 @@ constexpr double kHopelessPlan = 3;
 // As often in a row a host is found slow before that is told.
 constexpr int kTelling = 2;
 
+bool is_large(const Query& query) { return query.bytes >= kLargeBytes; }
+
 }  // namespace
 
 struct Chooser::Trial {
   Query query;
   int lane = 0;
   bool surveys = false;  // its one run shows what the network is like; then it begins anew
+  int surveyed = 0;  // so often
   std::vector<Choice> candidates;
   std::vector<double> numbers;  // the candidates' times in nanoseconds, then what is known of links (paces.hpp)
   std::size_t runs = 0;  // of each candidate, that count
@@ -147,13 +153,14 @@ void Chooser::begin(Trial& trial) {
   if (!trial.surveys) return make_candidates(trial);
   trial.candidates = {{.plan = planner_.candidates(trial.query, known.links, 0, 1).front().plan}};
   trial.runs = 1;
+  trial.started = trial.ended = 0;
   make_room(trial);
 }
 
 void Chooser::make_candidates(Trial& trial) {
   const Query& query = trial.query;
   const Known& known = known_of(trial.lane);
-  const bool large = query.bytes >= kLargeBytes;
+  const bool large = is_large(query);
   const double hopeless = !large ? kHopelessPlan : known.rates ? kNearlyAsGood : 0;
   trial.candidates.clear();
   const auto plans = planner_.candidates(query, known.links, hopeless, kMostPlans);
@@ -247,7 +254,12 @@ void Chooser::decide(Trial& trial) {
   known.rates = known.rates || knows_rates(table);
   if (planner_.self() == 0 && !known.links.told) note_slow_hosts(table);
   if (trial.candidates.empty()) return;
-  if (std::exchange(trial.surveys, false)) return make_candidates(trial);
+  if (trial.surveys) {
+    const bool has_to_know = is_large(trial.query) && ++trial.surveyed < kMostSurveys;
+    if (has_to_know && !known.rates) return begin(trial);
+    trial.surveys = false;
+    return make_candidates(trial);
+  }
   trial.winner =
       &trial.candidates[static_cast<std::size_t>(std::min_element(times.begin(), times.end()) - times.begin())];
   note_offers(trial);

@@ -3,9 +3,9 @@
 // Inside a host the model knows the best plan. Between hosts, and beside a backend or a plan from outside, it leaves out what is hopeless. The
 // others take turns at the first operations of a kind and size, and are timed; the ranks agree on the times, and the
 // quickest has it from then on. Between hosts the model first learns how quick the network is: until somebody knows, the
-// first operation of a kind and size is no trial, but shows it. Every rank starts the operations of a lane that have no
-// priority in the same order, so that all of them try the same at the same time, and learn the same, lane by lane; where
-// there are backends, all operations.
+// first operation of a kind and size, of large data a few, is no trial, but shows it. Every rank starts the operations of a
+// lane that have no priority in the same order, so that all of them try the same at the same time, and learn the same,
+// lane by lane; where there are backends, all operations.
 #pragma once
 
 #include <cstddef>

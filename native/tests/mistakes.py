@@ -370,6 +370,8 @@ MUTANTS = [
            "connection.pace_sends();", "static_cast<void>(connection);"),
     Mutant("congestion is controlled otherwise over short ways, too", "transport/tcp/connection.cpp",
            "pace_.pace(fd()).latency_s < kLongWaySeconds", "false"),
+    Mutant("large data shows what the network is like once", "plan/chooser.cpp",
+           "if (has_to_know && !known.rates)", "if (has_to_know && false)"),
     Mutant("connections that share a port of a long way fill it", "plan/simulation.cpp",
            "constexpr double kIdleOnLongWay = 1.3;", "constexpr double kIdleOnLongWay = 1;"),
     Mutant("connections that share a port of a long way have all of it in turns", "plan/simulation.cpp",

@@ -256,6 +256,25 @@ TEST_CASE("paces: a host that becomes slow when all has been tried is named as w
   CHECK(finding.find("the host of rank 3", 1) == std::string::npos);
 }
 
+TEST_CASE("paces: large data shows what the network is like until somebody knows, and not for ever") {
+  const Query query{.collective = Collective::kAllreduce, .bytes = 8 << 20, .dtype = DType::kFloat32};
+  // Of 8 hosts one tells a rate from the survey of this number on; as many surveys, and whether plans were tried then.
+  const auto surveys = [&](int knows) -> std::pair<int, bool> {
+    Chooser chooser(Planner(one_rank_a_host(8), 0, {}), {});
+    for (int done = 0; done < 100; ++done) {
+      const Chooser::Choice choice = chooser.choose(query, 1, true);
+      if (choice.trial == nullptr) return {done, false};
+      if (!chooser.measured(choice, 1'000'000)) return {done, true};
+      chooser.numbers(*choice.trial, {.bytes_per_s = done + 1 >= knows ? kTenGigabit : 0, .latency_s = 25e-6});
+      chooser.decide(*choice.trial);
+    }
+    return {100, false};
+  };
+  CHECK(surveys(1) == std::pair(1, true));
+  CHECK(surveys(3) == std::pair(3, true));
+  CHECK(surveys(100) == std::pair(8, false));
+}
+
 TEST_CASE("paces: what somebody has told of the network stands, whatever transfers show") {
   const Query query{.collective = Collective::kAllreduce, .bytes = 1 << 20, .dtype = DType::kFloat32};
   Topology told = testing::star_of_four(200e6 / 8, 40e6 / 8);
