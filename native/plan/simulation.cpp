@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/long_way.hpp"
 #include "base/quantise.hpp"
 
 namespace ringcore::plan {
@@ -12,7 +13,6 @@ namespace {
 // once, each with an even part of it, also while others send nothing, and together leave some of it idle. Measured at 100 Mbit/s and
 // 80 ms there and back, 0.1 % of the packets lost, with BBR: a ring, where every rank sends to one, fills 0.92 of the
 // ports, the direct exchange between four 0.70, and trees over all ways, whose transfers wait for each other, 0.27.
-constexpr double kLongWaySeconds = 2.5e-3;
 constexpr double kIdleOnLongWay = 1.3;
 
 bool sends(StepKind kind) { return kind == StepKind::kSend || kind == StepKind::kSignal; }

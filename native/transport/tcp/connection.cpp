@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 
 #include "base/error.hpp"
+#include "base/long_way.hpp"
 #include "transport/tcp/send.hpp"
 
 namespace ringcore::transport {
@@ -31,10 +32,9 @@ constexpr std::size_t kMostAtOnce = 256 * 1024;
 // More than the kernel keeps for a socket; a peer that goes on sending holds nobody up who leaves.
 constexpr int kMostDropped = 16 << 20;
 
-// Over so long a way a packet is often lost without a queue that is full, and most ways of TCP halve the rate then, which
+// Over a long way a packet is often lost without a queue that is full, and most ways of TCP halve the rate then, which
 // takes seconds to grow again. BBR (Cardwell et al. 2016) keeps to what the way has shown that it carries. Nearly every
 // Linux has it, and lets root choose it, and others where its administrator allows it.
-constexpr double kLongWaySeconds = 2.5e-3;  // from end to end
 constexpr std::string_view kBbr = "bbr";
 
 [[noreturn]] void refuse(const char* option) {
