@@ -10,9 +10,9 @@ namespace ringcore::plan {
 namespace {
 
 // Over a long way TCP takes seconds to find out what part of a port a connection can have. Those that share one send at
-// once, each with an even part of it, also while others send nothing, and together leave some of it idle. Measured at 100 Mbit/s and
-// 80 ms there and back, 0.1 % of the packets lost, with BBR: a ring, where every rank sends to one, fills 0.92 of the
-// ports, the direct exchange between four 0.70, and trees over all ways, whose transfers wait for each other, 0.27.
+// once, each with an even part of it, also while others send nothing, and together leave some of it idle. Measured at 100
+// Mbit/s and 80 ms there and back, 0.1 % of the packets lost, with BBR: a ring, where every rank sends to one, fills 0.92
+// of the ports, the direct exchange between four 0.70, and trees over all ways, whose transfers wait for each other, 0.27.
 constexpr double kIdleOnLongWay = 1.3;
 
 bool sends(StepKind kind) { return kind == StepKind::kSend || kind == StepKind::kSignal; }
