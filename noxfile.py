@@ -482,7 +482,8 @@ def lint(session: nox.Session) -> None:
     install(session, "lint")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
-    sources = [path for folder in ("native", "packages", "benchmarks") for path in (ROOT / folder).rglob("*.[ch]pp")]
+    folders = ("native", "packages", "benchmarks", "tests")
+    sources = [path for folder in folders for path in (ROOT / folder).rglob("*.[ch]pp")]
     session.run("clang-format", "--dry-run", "-Werror", *map(str, sorted(sources)))
 
 
