@@ -123,6 +123,7 @@ def quantised_sums_are_near_and_the_same_bits(adapter: Adapter, checks: Checks) 
     for kind, most in (("int8", 127), ("int4", 7)):
         options = {"op": OPS["sum"], "compression": getattr(collectives.Compression, kind)}
         single = adapter.array(collectives.allreduce(adapter.tensor(own), **options))
+        options["compression"] = kind  # its name means the same
         both = collectives.grouped_allreduce([adapter.tensor(own), adapter.tensor(own[:5000])], **options)
         first, second = map(adapter.array, both)
         for what, got in (("alone", single), ("first of two", first), ("second of two", second)):

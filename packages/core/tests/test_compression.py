@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from ringcore import adapter
+import pytest
+from ringcore import InvalidArgument, adapter
 
 
 class Compressor(adapter.Compressor[Any]):
@@ -34,3 +35,35 @@ def test_wide_floats_are_sent_in_16_bits_and_come_back_as_they_were() -> None:
 def test_without_compression_nothing_is_looked_at() -> None:
     tensors = [object()]
     assert adapter.reduce_compressed(Compressor, tensors, list)[0] is tensors[0]
+
+
+class Compression(adapter.Choices, adapter.Exchanges):
+    none = Compressor
+    fp16 = Float16
+
+
+class Smaller(Float16):
+    """Somebody's own."""
+
+
+def test_a_member_its_name_and_what_is_derived_from_one_are_taken() -> None:
+    assert Compression.chosen(Compression.fp16) is Float16
+    assert Compression.chosen("fp16") is Float16
+    assert Compression.chosen(Smaller) is Smaller
+    exchange = Compression.topk(0.1)
+    assert Compression.chosen(exchange, exchanges=True) is exchange
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("int7", "one of none, fp16, or its name, not 'int7'"),
+        (None, "not None"),
+        (adapter.Exchange, "one of none, fp16"),
+        (Compression.topk, "call it: Compression.topk\\(\\)"),
+        (Compression.topk(0.1), "TopK averages all gradients of a step by itself"),
+    ],
+)
+def test_anything_else_is_refused_with_what_is_taken(given: Any, words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        Compression.chosen(given)

@@ -278,3 +278,22 @@ def test_powersgd_is_the_one_of_distributed_data_parallel(tmp_path: Path) -> Non
     done = subprocess.run(ranks, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("equal in 12 steps") == 2
+
+
+@on(TWO)
+def test_errors_of_nothing_are_not_kept() -> None:
+    model = torch.nn.Linear(3, 2)
+    with pytest.raises(ringcore.InvalidArgument, match="pass a compression, or leave it out"):
+        ring.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), error_feedback=True)
+
+
+@on(TWO)
+def test_its_name_does_as_well(equal_on_all_ranks: Equal) -> None:
+    model = torch.nn.Linear(3, 2)
+    named = list(model.named_parameters())
+    optimizer = ring.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), named, compression="bf16")
+    ring.broadcast_parameters(named)
+    model(torch.full((1, 3), 1 + 2**-9)).sum().backward()
+    optimizer.step()
+    assert equal_on_all_ranks([model.weight])
+    assert model.weight.grad.unique().tolist() == [1.0]  # what bfloat16 makes of 1 + 2^-9

@@ -205,6 +205,10 @@ def test_what_does_not_fit_is_refused() -> None:
         ring.DiLoCo(sgd(model), sgd(model), every=2, delay=2)
     with pytest.raises(ringcore.InvalidArgument, match="from 0 to 1, not 2"):
         ring.DiLoCo(sgd(model), sgd(model), every=2, alpha=2)
+    with pytest.raises(ringcore.InvalidArgument, match="compression is one of none, fp16, bf16, int8, int4"):
+        ring.DiLoCo(sgd(model), sgd(model), every=2, compression="int7")
+    with pytest.raises(ringcore.InvalidArgument, match="PowerSGD averages all gradients"):
+        ring.DiLoCo(sgd(model), sgd(model), every=2, compression=ring.Compression.powersgd(4))
     with pytest.raises(ringcore.InvalidArgument, match="other parameters"):
         ring.DiLoCo(sgd(model), sgd(net()), every=2)
     with pytest.raises(ringcore.InvalidArgument, match="wrap it once"):

@@ -10,6 +10,7 @@ import pytest
 import ringcore
 import ringcore_torch as ring
 import torch
+from ringcore import adapter
 from support.on_ranks import DEVICE, THREE_OVER_TCP, TWO, TWO_ON_GPUS, on
 
 Make = Callable[[Any], torch.optim.Optimizer]
@@ -250,3 +251,10 @@ def test_what_a_sharded_optimizer_does_not_take() -> None:
     model(torch.ones(1, 3)).sum().backward()
     with pytest.raises(ringcore.MismatchError, match="weight"):
         optimizer.step()
+
+
+def test_in_elastic_jobs_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapter, "is_elastic", lambda: True)
+    model = torch.nn.Linear(3, 2)
+    with pytest.raises(ringcore.InvalidArgument, match="the share of a lost rank would be lost"):
+        ring.ShardedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))

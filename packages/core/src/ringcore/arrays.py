@@ -11,7 +11,7 @@ from ringcore._errors import InvalidArgument
 from ringcore._native import Buffer, Handle, UnsupportedArray
 from ringcore.adapter import buffer
 from ringcore.adapter.collectives import ReduceOp, allocate
-from ringcore.adapter.compression import QUANTISED, Compressor
+from ringcore.adapter.compression import QUANTISED, Choices, Compressor
 from ringcore.adapter.starts import alone, first
 from ringcore.adapter.verbs import Verbs
 from ringcore.job.process_sets import ProcessSet, global_process_set
@@ -110,7 +110,7 @@ class _Int4(_Whole):
     quantised = QUANTISED["int4"]
 
 
-class Compression:
+class Compression(Choices):
     """What `compression=` takes: how float32 and float64 may be sent between hosts.
 
     `none`; `int8`, `int4`: integers in blocks of 128 with a scale each, in a quarter or an eighth of float32's bytes.
@@ -120,14 +120,6 @@ class Compression:
     none = _Whole
     int8 = _Int8
     int4 = _Int4
-
-
-def _compressor(compression: type[Compressor[Any]] | str) -> type[Compressor[Any]]:
-    if not isinstance(compression, str):
-        return compression
-    if compression not in QUANTISED:
-        raise InvalidArgument(f"arrays are sent whole, as int8 or as int4, not as {compression}; cast them yourself")
-    return {"none": _Whole, "int8": _Int8, "int4": _Int4}[compression]
 
 
 _verbs: Verbs[Any] = Verbs(Arrays())
@@ -145,7 +137,7 @@ def allreduce(
     compression: type[Compressor[Any]] | str = Compression.none,
 ) -> Any:
     """`Verbs.allreduce`, of which less may be sent: `Compression.int8`, `Compression.int4`."""
-    code = _compressor(compression).code_for(tensor)
+    code = Compression.chosen(compression).code_for(tensor)
     if code == QUANTISED["none"]:
         return _verbs.allreduce(
             tensor, op=op, name=name, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
@@ -174,7 +166,7 @@ def grouped_allreduce(
     results: list[Any] = _verbs.start_allreduce(
         tuple(tensors), name, kind="grouped_allreduce", op=op, prescale_factor=prescale_factor,
         postscale_factor=postscale_factor, process_set=process_set, out=out,
-        compression=_compressor(compression).code_for(*tensors),
+        compression=Compression.chosen(compression).code_for(*tensors),
     ).synchronize()  # fmt: skip
     return results
 

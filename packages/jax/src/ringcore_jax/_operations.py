@@ -82,7 +82,7 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | str = Compression.none,
 ) -> Any:
     """Reduce arrays over all ranks; every rank gets the same bits.
 
@@ -105,15 +105,16 @@ def allreduce(
         TimeoutError: A rank did not submit it in time. On every rank.
         PeerLostError: A rank died or left. On every rank.
     """
-    if compression.wire_dtype is not None:
+    compressor = Compression.chosen(compression)
+    if compressor.wire_dtype is not None:
         reduce = partial(
             allreduce, op=op, name=name, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
             process_set=process_set,
         )  # fmt: skip
         leaves, structure = jax.tree.flatten(tensor)
-        return jax.tree.unflatten(structure, reduce_compressed(compression, leaves, reduce))
+        return jax.tree.unflatten(structure, reduce_compressed(compressor, leaves, reduce))
     leaves, structure = jax.tree.flatten(tensor)
-    code = compression.code_for(*leaves)
+    code = compressor.code_for(*leaves)
     if not _is_traced(leaves):
         return _start_allreduce(
             tensor, op, name, prescale_factor, postscale_factor, process_set, blocking=True, compression=code
@@ -146,7 +147,7 @@ def grouped_allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | str = Compression.none,
 ) -> list[Any]:
     """`allreduce` of a list, by Horovod's name."""
     results: list[Any] = allreduce(

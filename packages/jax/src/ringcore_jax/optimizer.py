@@ -22,7 +22,7 @@ def allreduce_gradients(
     gradients: Any,
     *,
     op: ReduceOp = ReduceOp.AVERAGE,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | str = Compression.none,
     gradient_predivide_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     name: str = "gradients",
@@ -96,7 +96,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     optimizer: optax.GradientTransformation,
     *,
     op: ReduceOp = ReduceOp.AVERAGE,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | str = Compression.none,
     backward_passes_per_step: int = 1,
     gradient_predivide_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
@@ -127,6 +127,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     """
     import optax
 
+    compressor = Compression.chosen(compression)
     adapter.check_gradient_options(op, gradient_predivide_factor=gradient_predivide_factor)
     if backward_passes_per_step < 1:
         raise InvalidArgument(f"backward_passes_per_step is at least 1, not {backward_passes_per_step}")
@@ -137,7 +138,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
         if comparison is not None and params is not None:
             gradients = comparison.before(params, gradients)
         averaged = allreduce_gradients(
-            gradients, op=op, compression=compression, gradient_predivide_factor=gradient_predivide_factor,
+            gradients, op=op, compression=compressor, gradient_predivide_factor=gradient_predivide_factor,
             process_set=process_set, name=name,
         )  # fmt: skip
         stepped: tuple[Any, Any] = wrapped.update(averaged, state, params, **extra)

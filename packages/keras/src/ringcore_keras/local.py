@@ -110,7 +110,7 @@ class DiLoCoCallback(_Meetings):
             the same.
         every: Steps between two outer steps of a weight. Keras tells of steps as often as `steps_per_execution` says.
         fragments: How many parts of the weights take turns; at most `every`.
-        compression: What is sent of the ways: `Compression.int8`, ...
+        compression: What is sent of the ways: `Compression.none`, `int8` or `int4`.
         process_set: The ranks that train together.
 
     Raises:
@@ -127,7 +127,7 @@ class DiLoCoCallback(_Meetings):
         if not 1 <= fragments <= every:
             raise InvalidArgument(f"fragments is at least 1 and at most every = {every}, not {fragments}")
         self._outer = keras.optimizers.get(outer)
-        self._compression = compression
+        self._compression = ringcore.Compression.chosen(compression)
         self._anchors: dict[str, Any] = {}
 
     def on_train_begin(self, logs: Any = None) -> None:

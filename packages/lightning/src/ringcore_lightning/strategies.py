@@ -80,7 +80,7 @@ class RingStrategyMixin(RingDDPStrategyMixin):
     def __init__(
         self,
         *,
-        compression: type[Compressor] = Compression.none,
+        compression: type[Compressor] | str = Compression.none,
         broadcast_buffers: bool = True,
         timeout: timedelta | None = None,
         start_method: str | None = None,
@@ -94,7 +94,7 @@ class RingStrategyMixin(RingDDPStrategyMixin):
         if timeout is not None:
             options["timeout"] = timeout
         super().__init__(start_method=start_method or default_start_method(), **options)
-        self._compression = compression
+        self._compression = Compression.chosen(compression)
         self._broadcast_buffers = broadcast_buffers
 
 

@@ -96,7 +96,7 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
     out: Any = None,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | str = Compression.none,
 ) -> Any:
     """Reduce an array over all ranks; every rank gets the same bits in a new array.
 
@@ -137,7 +137,7 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | str = Compression.none,
 ) -> Any:
     """`allreduce` in place: the tensor gets the result and is returned."""
     grouped_allreduce_(
@@ -157,7 +157,7 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
     out: Sequence[Any] | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | str = Compression.none,
 ) -> list[Any]:
     """`allreduce` of several tensors that are released together: all of them run, or none."""
     if not tensors:
@@ -170,12 +170,13 @@ def grouped_allreduce(
         if out is None:
             return [sparse.allreduce(tensors[0], op=op, name=name, factor=factor, process_set=process_set)]
     with refusing("allreduce", name, process_set):
+        compressor = Compression.chosen(compression)
         check_op(op)
         for tensor in tensors:
             _check(tensor, op)
         _check_places(out, tensors, has_own_rows=False)
     results = list(out) if out is not None else [_empty(_shape(tensor), tensor) for tensor in tensors]
-    pairs = [compression.compress(tensor) for tensor in tensors]
+    pairs = [compressor.compress(tensor) for tensor in tensors]
     sent = [tensor for tensor, _ in pairs]
     if op is ReduceOp.ADASUM:
         return _adasum(sent, results, name, factor, process_set)
@@ -185,7 +186,7 @@ def grouped_allreduce(
     ]
     push(
         _ALLREDUCE, name, sent, landed, op=op, prescale=prescale_factor, postscale=postscale_factor,
-        process_set=process_set_id_of(process_set), priority=priority, compression=compression.code_for(*tensors),
+        process_set=process_set_id_of(process_set), priority=priority, compression=compressor.code_for(*tensors),
     )  # fmt: skip
     _copy_back(landed, results)
     return results
@@ -207,7 +208,7 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | str = Compression.none,
 ) -> list[Any]:
     """`grouped_allreduce` in place."""
     if not tensors:
@@ -223,13 +224,14 @@ def grouped_allreduce_(
             result.copyto(tensor)
         return list(tensors)
     with refusing("allreduce", name, process_set):
+        compressor = Compression.chosen(compression)
         check_op(op)
         for tensor in tensors:
             _check(tensor, op)
-    sent = [compression.compress(tensor)[0] for tensor in tensors]
+    sent = [compressor.compress(tensor)[0] for tensor in tensors]
     push(
         _ALLREDUCE, name, sent, op=op, prescale=prescale_factor, postscale=postscale_factor,
-        process_set=process_set_id_of(process_set), priority=priority, compression=compression.code_for(*tensors),
+        process_set=process_set_id_of(process_set), priority=priority, compression=compressor.code_for(*tensors),
     )  # fmt: skip
     _copy_back(sent, tensors)
     return list(tensors)

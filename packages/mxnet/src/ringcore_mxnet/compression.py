@@ -36,7 +36,7 @@ class _Int4(Compressor):
     quantised = adapter.QUANTISED["int4"]
 
 
-class Compression(adapter.Exchanges):
+class Compression(adapter.Choices, adapter.Exchanges):
     """What `compression=` takes.
 
     `none`; `fp16`: 11 bits of precision, values up to 65504; `int8`, `int4`: between hosts, integers in blocks of 128

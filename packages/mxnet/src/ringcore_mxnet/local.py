@@ -133,7 +133,7 @@ class DiLoCoTrainer(LocalSGDTrainer):
         outer: Any,
         every: int,
         fragments: int = 1,
-        compression: type[Compressor] = Compression.none,
+        compression: type[Compressor] | str = Compression.none,
         **options: Any,
     ) -> None:
         super().__init__(params, optimizer, optimizer_params, every=every, **options)
@@ -141,7 +141,7 @@ class DiLoCoTrainer(LocalSGDTrainer):
             raise InvalidArgument(f"fragments is at least 1 and at most every = {every}, not {fragments}")
         self._ring_outer = mx.optimizer.get_updater(outer)
         self._ring_fragments = fragments
-        self._ring_compression = compression
+        self._ring_compression = Compression.chosen(compression)
         self._ring_anchors: dict[int, Any] = {}
         self._ring_met = [0] * fragments  # after which step
 

@@ -37,7 +37,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         optimizer: mx.optimizer.Optimizer,
         *,
         gradient_predivide_factor: float = 1.0,
-        compression: type[Compressor] = Compression.none,
+        compression: type[Compressor] | str = Compression.none,
         process_set: ProcessSet = global_process_set,
         check_weights: bool = True,
     ) -> None:
@@ -48,15 +48,15 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
                 f"DistributedOptimizer wraps an optimizer of MXNet, not {type(optimizer).__name__}; use "
                 "mx.optimizer.create(name, ...)"
             )
-        adapter.check_called(compression)
-        if isinstance(compression, adapter.Exchange):
+        compressor = Compression.chosen(compression, exchanges=True)
+        if isinstance(compressor, adapter.Exchange):
             raise InvalidArgument(
-                f"{type(compression).__name__} needs all gradients of a step at once, and Module hands over one after "
+                f"{type(compressor).__name__} needs all gradients of a step at once, and Module hands over one after "
                 "the other; use Compression.int8 or int4, or Gluon and DistributedTrainer"
             )
         # Not Optimizer.__init__: the wrapped one has all that it would set.
         self.__dict__["_ring"] = {
-            "optimizer": optimizer, "compression": compression, "process_set": process_set,
+            "optimizer": optimizer, "compression": compressor, "process_set": process_set,
             "prescale_factor": 1.0 / gradient_predivide_factor, "postscale_factor": gradient_predivide_factor,
             "checks": check_weights, "unchecked": check_weights, "seen": {}, "has_compared": False,
         }  # fmt: skip

@@ -50,7 +50,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         optimizer: Any,
         optimizer_params: Mapping[str, Any] | None = None,
         *,
-        compression: type[Compressor] | adapter.Exchange = Compression.none,
+        compression: type[Compressor] | adapter.Exchange | str = Compression.none,
         gradient_predivide_factor: float = 1.0,
         prefix: str | None = None,
         groups: int | None = None,
@@ -60,7 +60,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
     ) -> None:
         if isinstance(optimizer, DistributedOptimizer):
             raise InvalidArgument("DistributedTrainer averages gradients itself; pass it the optimizer unwrapped")
-        adapter.check_called(compression)
+        compressor = Compression.chosen(compression, exchanges=True)
         if groups is not None and groups < 1:
             raise InvalidArgument(f"groups is at least 1, not {groups}")
         # A dictionary has the order of the net, which the trainer gives up for that of the names.
@@ -71,7 +71,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
             # An update of several weights at once would wait for the last of their gradients.
             updater.aggregate_updates = False
         self._ring_prefix = context().next_name("trainer") if prefix is None else prefix
-        self._ring_compression = compression
+        self._ring_compression = compressor
         self._ring_factors: dict[str, Any] = {
             "prescale_factor": 1.0 / gradient_predivide_factor, "postscale_factor": gradient_predivide_factor,
         }  # fmt: skip

@@ -98,7 +98,7 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | str = Compression.none,
 ) -> Any:
     """Reduce a tensor over all ranks; every rank gets the same bits in a new tensor.
 
@@ -139,7 +139,7 @@ def grouped_allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | str = Compression.none,
 ) -> list[tf.Tensor]:
     """`allreduce` of several tensors that are released together: all of them run, or none."""
     if not tensors:
@@ -155,10 +155,11 @@ def _reduce(
     prescale_factor: float,
     postscale_factor: float,
     process_set: ProcessSet,
-    compression: type[Compressor],
+    compression: type[Compressor] | str,
 ) -> list[tf.Tensor]:
     with _prepared(kind, name, process_set) as (text, mode):
         given = [_as_tensor(tensor) for tensor in tensors]
+        compressor = Compression.chosen(compression)
         check_op(op)
         if op is ReduceOp.ADASUM and mode is not Mode.EAGER:
             raise InvalidArgument("op=Adasum works in eager mode only; in a graph use op=Average or op=Sum")
@@ -167,13 +168,13 @@ def _reduce(
         if op is ReduceOp.ADASUM:
             return _adasum(sent, text, prescale_factor * postscale_factor, process_set)
         options = {
-            **_reduction(op, prescale_factor, postscale_factor), "compression": compression.code_for(*sent),
+            **_reduction(op, prescale_factor, postscale_factor), "compression": compressor.code_for(*sent),
             "keeps_inputs": int(adapter.is_elastic()),  # to be reduced again when a rank is lost
         }  # fmt: skip
         results: list[tf.Tensor] = _start(ops.ringcore_allreduce, text, mode, process_set, sent, **options)
         return results
 
-    return reduce_compressed(compression, given, reduce)
+    return reduce_compressed(compressor, given, reduce)
 
 
 def _adasum(tensors: list[tf.Tensor], name: str, factor: float, process_set: ProcessSet) -> list[tf.Tensor]:

@@ -118,7 +118,7 @@ def DistributedGradientTape(  # noqa: N802 - the field's name for it
     *,
     name: str = "gradients",
     op: ReduceOp = Average,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | str = Compression.none,
     gradient_predivide_factor: float = 1.0,
     groups: int | None = None,
     sparse_as_dense: bool = False,

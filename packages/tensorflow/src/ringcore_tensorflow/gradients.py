@@ -36,7 +36,7 @@ class Reduction:
 
     name: str = "gradients"
     op: ReduceOp = Average
-    compression: type[Compressor] = Compression.none
+    compression: type[Compressor] | str = Compression.none
     gradient_predivide_factor: float = 1.0
     groups: int | None = None
     sparse_as_dense: bool = False
@@ -44,6 +44,7 @@ class Reduction:
     check_weights: bool = False
 
     def __post_init__(self) -> None:
+        Compression.chosen(self.compression)
         adapter.check_gradient_options(self.op, self.groups, self.gradient_predivide_factor)
         adapter.keep_freed_memory()
 

@@ -81,7 +81,7 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     out: torch.Tensor | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | str = Compression.none,
 ) -> torch.Tensor:
     """`ringcore.allreduce`, recorded by autograd where the tensor requires a gradient.
 
@@ -95,9 +95,10 @@ def allreduce(
         out: See `ringcore.allreduce`; without a gradient, and without compression.
         compression: What is sent: see `Compression`.
     """
+    compressor: type[Compressor] = Compression.chosen(compression)
     if out is not None:
         _check_out("allreduce", name, tensor)
-        _check_uncompressed("allreduce", name, compression)
+        _check_uncompressed("allreduce", name, compressor)
         return plain.allreduce(
             tensor, op=op, name=name, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
             process_set=process_set, out=out,
@@ -105,12 +106,12 @@ def allreduce(
     factors: dict[str, Any] = {
         "prescale_factor": prescale_factor, "postscale_factor": postscale_factor, "process_set": process_set,
     }  # fmt: skip
-    compressed, dtype = compression.compress(tensor)
-    if not _tracked(compressed) and not compression.quantised:
-        return compression.decompress(plain.allreduce(compressed, op=op, name=name, **factors), dtype)
+    compressed, dtype = compressor.compress(tensor)
+    if not _tracked(compressed) and not compressor.quantised:
+        return compressor.decompress(plain.allreduce(compressed, op=op, name=name, **factors), dtype)
     name = name_or_next(name, "allreduce", process_set)
-    (result,) = _run(Allreduce(name, op, compression, **factors), [compressed])
-    return compression.decompress(result, dtype)
+    (result,) = _run(Allreduce(name, op, compressor, **factors), [compressed])
+    return compressor.decompress(result, dtype)
 
 
 def grouped_allreduce(
@@ -122,12 +123,13 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     out: Sequence[torch.Tensor] | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | str = Compression.none,
 ) -> list[torch.Tensor]:
     """`allreduce` of several tensors that are released together: all of them run, or none."""
+    compressor: type[Compressor] = Compression.chosen(compression)
     if out is not None:
         _check_out("grouped_allreduce", name, *tensors)
-        _check_uncompressed("grouped_allreduce", name, compression)
+        _check_uncompressed("grouped_allreduce", name, compressor)
         return plain.grouped_allreduce(
             tensors, op=op, name=name, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
             process_set=process_set, out=out,
@@ -138,7 +140,7 @@ def grouped_allreduce(
         "prescale_factor": prescale_factor, "postscale_factor": postscale_factor, "process_set": process_set,
     }  # fmt: skip
     name = name_or_next(name, "grouped_allreduce", process_set)
-    return reduce_compressed(compression, tensors, partial(_run, Allreduce(name, op, compression, **factors)))
+    return reduce_compressed(compressor, tensors, partial(_run, Allreduce(name, op, compressor, **factors)))
 
 
 def allgather(

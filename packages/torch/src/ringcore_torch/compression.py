@@ -33,7 +33,7 @@ class _Int4(Compressor):
     quantised = adapter.QUANTISED["int4"]
 
 
-class Compression(adapter.Exchanges):
+class Compression(adapter.Choices, adapter.Exchanges):
     """What `compression=` takes.
 
     `none`; `fp16`: 11 bits of precision, values up to 65504; `bf16`: 8 bits, and float32's range; `int8`, `int4`:

@@ -204,7 +204,7 @@ def DiLoCo(  # noqa: N802 - the field's name for it
     fragments: int = 1,
     delay: int = 0,
     alpha: float = 0.5,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | str = Compression.none,
     process_set: ProcessSet = global_process_set,
     check_weights: bool = True,
 ) -> Any:
@@ -232,6 +232,7 @@ def DiLoCo(  # noqa: N802 - the field's name for it
         InvalidArgument: `every`, `fragments`, `delay` or `alpha` do not fit, `outer` has other parameters, or one is
             wrapped already.
     """
+    compressor = Compression.chosen(compression)
     wrapped = _wrapped(optimizer, _DiLoCo, named_parameters, every, process_set, check_weights=check_weights)
     if not 1 <= fragments <= every:
         raise InvalidArgument(f"fragments is at least 1 and at most every = {every}, not {fragments}")
@@ -244,7 +245,7 @@ def DiLoCo(  # noqa: N802 - the field's name for it
         raise InvalidArgument("outer has other parameters than optimizer; make both of model.parameters()")
     wrapped._outer = outer
     wrapped._delay, wrapped._alpha = delay, alpha
-    wrapped._compression = compression
+    wrapped._compression = compressor
     wrapped._ways = {}
     wrapped._anchors = [parameter.detach().clone() for _, parameter in wrapped._named]
     dealt = adapter.dealt_evenly([parameter.numel() for _, parameter in wrapped._named], fragments)

@@ -184,7 +184,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
     *,
-    compression: type[Compressor] | Exchange = Compression.none,
+    compression: type[Compressor] | Exchange | str = Compression.none,
     backward_passes_per_step: int = 1,
     op: ReduceOp = ReduceOp.AVERAGE,
     gradient_predivide_factor: float = 1.0,
@@ -234,13 +234,16 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
 
     Raises:
         InvalidArgument: Parameters without a name or of a dtype that has no average, parameters in `groups` that the
-            optimizer does not have, an `op` that is neither `Average` nor `Sum`, an `overlap` that is none.
+            optimizer does not have, an `op` that is neither `Average` nor `Sum`, an `overlap` that is none,
+            `error_feedback` without a compression.
     """
     if isinstance(optimizer, _DistributedOptimizer | adasum.AdasumOptimizer):
         raise InvalidArgument("the optimizer is a DistributedOptimizer already; wrap it once")
-    adapter.check_called(compression)
-    _check_options(op, backward_passes_per_step, groups, compression, overlap)
-    _check_on_lost_rank(on_lost_rank, op, compression)
+    compressor = Compression.chosen(compression, exchanges=True)
+    _check_options(op, backward_passes_per_step, groups, compressor, overlap)
+    if error_feedback and compressor is Compression.none:
+        raise InvalidArgument("error_feedback keeps what a compression loses; pass a compression, or leave it out")
+    _check_on_lost_rank(on_lost_rank, op, compressor)
     named = named_of(optimizer, named_parameters)
     if groups is not None and not isinstance(groups, int):
         known = {id(parameter) for _, parameter in named}
@@ -250,15 +253,15 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     if broadcast:
         broadcast_parameters(named, root_rank=process_set.ranks[0], process_set=process_set)
         broadcast_optimizer_state(optimizer, root_rank=process_set.ranks[0], process_set=process_set)
-    if isinstance(compression, Exchange):
+    if isinstance(compressor, Exchange):
         if op is not ReduceOp.AVERAGE or groups is not None or gradient_predivide_factor != 1.0:
             raise InvalidArgument(
-                f"{type(compression).__name__} averages all gradients together; leave out op, groups and "
+                f"{type(compressor).__name__} averages all gradients together; leave out op, groups and "
                 "gradient_predivide_factor"
             )
         wrapped = with_methods(optimizer, _DistributedOptimizer)
         wrapped._ring = ExchangingReducer(
-            named, process_set, compression, passes_per_step=backward_passes_per_step, check_weights=check_weights
+            named, process_set, compressor, passes_per_step=backward_passes_per_step, check_weights=check_weights
         )
         return wrapped
     if op is ReduceOp.ADASUM:
@@ -267,14 +270,14 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
                 "op=Adasum combines steps, not gradients: it takes no backward_passes_per_step, groups or "
                 "gradient_predivide_factor; step() as often as gradients are to be combined"
             )
-        return adasum.wrap(optimizer, named, process_set, compression)
+        return adasum.wrap(optimizer, named, process_set, compressor)
     keep_freed_memory(named)
     wrapped = with_methods(optimizer, _DistributedOptimizer)
     parameters = [parameter for _, parameter in named]
     bucket_bytes = SOONER_BUCKET_BYTES if overlap == "forward" else usual_bucket_bytes(parameters)
     wrapped._ring = GradientReducer(
         named, process_set, passes_per_step=backward_passes_per_step, op=op, predivide=gradient_predivide_factor,
-        compression=compression, groups=groups, sparse_as_dense=sparse_as_dense, check_weights=check_weights,
+        compression=compressor, groups=groups, sparse_as_dense=sparse_as_dense, check_weights=check_weights,
         error_feedback=error_feedback, drops_steps=on_lost_rank == "skip",
         bucket_bytes=bucket_bytes,
     )  # fmt: skip

@@ -207,10 +207,13 @@ def ShardedOptimizer(  # noqa: N802 - the field's name for it
         by_parameter: An optimizer of another class steps each parameter by itself: parameters are dealt out whole.
 
     Raises:
-        InvalidArgument: A class that is not known to work by element, an optimizer that has stepped, or is wrapped.
+        InvalidArgument: A class that is not known to work by element, an optimizer that has stepped, or is wrapped; an
+            elastic job.
     """
     if isinstance(optimizer, _ShardedOptimizer) or hasattr(optimizer, "_ring"):
         raise InvalidArgument("the optimizer is wrapped already; wrap it once")
+    if adapter.is_elastic():
+        raise InvalidArgument("in an elastic job the share of a lost rank would be lost; use DistributedOptimizer")
     whole = by_parameter or isinstance(optimizer, BY_PARAMETER)
     if not by_element and not whole and not isinstance(optimizer, BY_ELEMENT):
         raise InvalidArgument(

@@ -35,10 +35,10 @@ from ringcore.adapter.collectives import (
 )
 from ringcore.adapter.compression import (
     QUANTISED,
+    Choices,
     Compressor,
     Exchanges,
     NoExchanges,
-    check_called,
     reduce_compressed,
     round_to_quantised,
 )
@@ -91,6 +91,7 @@ __all__ = [
     "Agreement",
     "AsynchronousSums",
     "Buffer",
+    "Choices",
     "Compressor",
     "Context",
     "DeviceArray",
@@ -134,7 +135,6 @@ __all__ = [
     "capi",
     "check",
     "check_bounds",
-    "check_called",
     "check_gradient_options",
     "check_op",
     "check_rows",

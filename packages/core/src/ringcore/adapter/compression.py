@@ -85,6 +85,42 @@ def reduce_compressed(
     return [compression.decompress(result, kept) for result, (_, kept) in zip(results, pairs, strict=True)]
 
 
+class Choices:
+    """An adapter's `Compression`: `compression=` takes its members, subclasses of `none`, or their names."""
+
+    none: ClassVar[Any]
+
+    @classmethod
+    def chosen(cls, compression: Any, *, exchanges: bool = False) -> Any:
+        """The member that a user means.
+
+        Args:
+            compression: What was given as `compression=`.
+            exchanges: It may be an `Exchange`, too.
+
+        Raises:
+            InvalidArgument: It is none of these.
+        """
+        if isinstance(compression, type) and issubclass(compression, cls.none):
+            return compression
+        if exchanges and isinstance(compression, Exchange):
+            return compression
+        members = {name: member for name, member in vars(cls).items() if isinstance(member, type)}
+        if isinstance(compression, str) and compression in members:
+            return members[compression]
+        if inspect.isroutine(compression):
+            name = compression.__name__
+            raise InvalidArgument(
+                f"compression=Compression.{name} is the function that makes one; call it: Compression.{name}()"
+            )
+        if isinstance(compression, Exchange):
+            raise InvalidArgument(
+                f"{type(compression).__name__} averages all gradients of a step by itself, and here there are none; "
+                f"compression is one of {', '.join(members)}"
+            )
+        raise InvalidArgument(f"compression is one of {', '.join(members)}, or its name, not {compression!r}")
+
+
 class Exchanges:
     """What an adapter's `Compression` has besides, for its optimizer: each call makes one with a memory of its own."""
 
@@ -107,19 +143,6 @@ class Exchanges:
     def blocks(size: int = 256) -> Exchange:
         """All but blocks of so many elements that are zero on all ranks: see `Blocks`."""
         return Blocks(size)
-
-
-def check_called(compression: Any) -> None:
-    """What of `Exchanges` was written without its brackets, and made nothing.
-
-    Raises:
-        InvalidArgument: So it was.
-    """
-    if inspect.isroutine(compression):
-        name = compression.__name__
-        raise InvalidArgument(
-            f"compression=Compression.{name} is the function that makes one; call it: Compression.{name}()"
-        )
 
 
 class NoExchanges:
