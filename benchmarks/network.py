@@ -27,6 +27,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
+from network_rank import PORT  # noqa: E402
 from support.mpis import PACKAGES, installed  # noqa: E402
 from support.namespaces import Host, environ_with_ssh, far_apart, namespaces  # noqa: E402
 
@@ -79,15 +80,24 @@ def key_file() -> Iterator[str]:
 
 def run_ranks(
     places: Sequence[Host], library: str, *words: str, env: Mapping[str, str] | None = None, script: str = RANK,
-    limit_s: float = LIMIT_S, python: str = sys.executable,
+    limit_s: float = LIMIT_S, python: str = sys.executable, servers: Sequence[Host] = (),
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """What rank 0 prints; rank r runs `script` on the host `places[r]`."""
-    with key_file() as key:
+    """What rank 0 prints; rank r runs `script` on the host `places[r]`, and each of `servers` has one of ringcore's."""
+    with key_file() as key, contextlib.ExitStack() as helpers:
         ranks = []
+        env = {**(env or {}), "RINGCORE_SERVERS": str(len(servers))}
+        for number, host in enumerate(servers):
+            own = {
+                "RANK": str(len(places) + number), "WORLD_SIZE": str(len(places)), "LOCAL_RANK": "0",
+                "RINGCORE_RENDEZVOUS": f"tcp:{places[0].address}:{PORT}", "RINGCORE_KEY_FILE": key,
+            }  # fmt: skip
+            command = [sys.executable, "-m", "ringcore.job.server"]
+            server = helpers.enter_context(host.popen(command, env={**os.environ, **env, **own}))
+            helpers.callback(server.kill)  # it waits for the next job
         for rank, host in enumerate(places):
             local = {"LOCAL_RANK": str(places[:rank].count(host))}
             command = [python, script, library, str(rank), str(len(places)), places[0].address, key, *words]
-            environ = {**os.environ, **local, **(env or {})}
+            environ = {**os.environ, **local, **env}
             ranks.append(host.popen(command, stdout=subprocess.PIPE, env=environ))
         outputs = [rank.communicate(timeout=limit_s)[0].decode() for rank in ranks]
     if any(rank.returncode != 0 for rank in ranks):
