@@ -15,6 +15,7 @@ from ringcore_mxnet.compression import Compression, Compressor
 from ringcore_mxnet.optimizer import DistributedOptimizer
 from ringcore_mxnet.parameters import broadcast_parameters
 from ringcore_mxnet.parameters import check_weights as compare
+from ringcore_mxnet.tuning import Dealing, tuner_of
 
 
 class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
@@ -75,7 +76,9 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         self._ring_factors: dict[str, Any] = {
             "prescale_factor": 1.0 / gradient_predivide_factor, "postscale_factor": gradient_predivide_factor,
         }  # fmt: skip
-        self._ring_groups = groups
+        self._ring_dealing = Dealing(groups)
+        self._ring_tuner: adapter.Tuner[Dealing] | None = None
+        self._ring_has_begun = False
         self._ring_set = process_set
         self._ring_checks = self._ring_unchecked = check_weights
         self._ring_has_compared = False
@@ -111,10 +114,28 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         if isinstance(self._ring_compression, adapter.Exchange):
             self._exchange(dense, self._ring_compression)
         else:
+            self._tune(dense)
             for group in self._groups_of(dense):
                 self._average(group, self._ring_compression)
         for name, _, gradient in rows:  # they are waited for
             allreduce_(gradient, op=Average, name=name, process_set=self._ring_set, **self._ring_factors)
+
+    def _tune(self, gradients: list[Any]) -> None:
+        """Where ways are tried, take the time of the step before this one; before the first, make what tries them."""
+        if not self._ring_has_begun:
+            self._ring_has_begun = True
+            if self._ring_dealing.groups is None:
+                sizes = [gradient.size for _, _, gradient in gradients]
+                self._ring_tuner = tuner_of(sizes, self._deal, self._ring_set)
+        elif self._ring_tuner is not None:
+            # MXNet's engine does what was asked for whenever it can: a step has ended when its weights are there.
+            for param in self._params:
+                if param.grad_req != "null" and param._stype == "default":
+                    param.list_data()[0].wait_to_read()
+            self._ring_tuner.after_step()
+
+    def _deal(self, dealing: Dealing) -> None:
+        self._ring_dealing = dealing
 
     def _check_weights(self) -> None:
         trained = [i for i in self._ring_order if self._params[i].grad_req != "null"]
@@ -131,10 +152,10 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         self._ring_has_compared = True
 
     def _groups_of(self, gradients: list[Any]) -> list[list[Any]]:
-        if self._ring_groups is None and not adapter.is_elastic():
+        if self._ring_dealing.groups is None and not adapter.is_elastic():
             return [[gradient] for gradient in gradients]
         # Backward makes the last ones first.
-        dealt = reversed(adapter.buckets([gradient.size for _, _, gradient in gradients], self._ring_groups))
+        dealt = reversed(adapter.buckets([gradient.size for _, _, gradient in gradients], self._ring_dealing.groups))
         return [[gradients[i] for i in group] for group in dealt]
 
     def _average(self, group: list[Any], compression: type[Compressor]) -> None:

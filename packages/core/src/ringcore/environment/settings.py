@@ -281,7 +281,8 @@ class Settings:
         False,
         _flag,
         "1, true, yes, on, 0, false, no or off",
-        "PyTorch's DistributedOptimizer tries ways of sending gradients in its first steps, and keeps the quickest",
+        "PyTorch's DistributedOptimizer and MXNet's DistributedTrainer try ways to send gradients in the first steps, "
+        "and keep the quickest",
     )
     autotune_file: str | None = _setting(
         None,
