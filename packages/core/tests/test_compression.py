@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ringcore import InvalidArgument, adapter
+from ringcore.adapter import sparsified
 
 
 class Compressor(adapter.Compressor[Any]):
@@ -67,3 +68,37 @@ def test_a_member_its_name_and_what_is_derived_from_one_are_taken() -> None:
 def test_anything_else_is_refused_with_what_is_taken(given: Any, words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
         Compression.chosen(given)
+
+
+@pytest.mark.parametrize("size", [1024, 1025, 65_536, 200_001])
+@pytest.mark.parametrize("ratio", [0.001, 0.02, 0.5])
+def test_the_largest_values_are_written_in_few_bytes_and_read_again(size: int, ratio: float) -> None:
+    count = max(1, int(size * ratio))
+    generator = np.random.default_rng(size)
+    places = np.sort(generator.permutation(size)[:count])
+    values = generator.standard_normal(count).astype(np.float32) * np.float32(1e-20)
+    form = sparsified._Form(size, count)
+    written = form.write(places, values)
+    assert written.size == form.nbytes
+    # 16 bits of a value, and of its place 8 with 16 for each block of 256, or 16 with 32 for each of 65536.
+    assert form.nbytes <= 8 + min(3 * count + 2 * (size / 256 + 1), 4 * count + 4 * (size / 65_536 + 1))
+    at, found = form.read(written, values.dtype)
+    np.testing.assert_array_equal(at, places)
+    assert found.dtype == values.dtype
+    # Half of the last of 11 bits, or of the smallest part of the largest.
+    off = np.abs(found - values)
+    assert (off <= np.maximum(np.abs(values) * 2.0**-11, np.abs(values).max() * 2.0**-25)).all()
+
+
+@pytest.mark.parametrize("odd", [np.inf, np.nan])
+def test_what_is_no_number_is_seen_by_whoever_reads(odd: float) -> None:
+    form = sparsified._Form(1024, 3)
+    _, found = form.read(form.write(np.array([1, 5, 1023]), np.float32([1.0, odd, 2.0])), np.dtype("float32"))
+    assert np.isnan(found).any()
+
+
+def test_a_block_may_be_full() -> None:
+    form = sparsified._Form(512, 256)
+    places, found = form.read(form.write(np.arange(256, 512), np.zeros(256)), np.dtype("float64"))
+    np.testing.assert_array_equal(places, np.arange(256, 512))
+    assert not found.any()
