@@ -68,9 +68,12 @@ train(elastic.TorchState(model, optimizer, sampler=elastic.ElasticSampler(range(
 
 AVERAGES = "optimizer = ring.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())"
 MEETS = "optimizer = ring.LocalSGD(optimizer, model.named_parameters(), every=1)"
+# Each rank takes the outer steps for itself: weights stay equal where a newcomer has the outer momentum of the others.
+STEPS_OUTER = """outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
+optimizer = ring.DiLoCo(optimizer, outer, model.named_parameters(), every=1)"""
 
 
-@pytest.mark.parametrize("wrapped", [AVERAGES, MEETS], ids=["averaged", "local"])
+@pytest.mark.parametrize("wrapped", [AVERAGES, MEETS, STEPS_OUTER], ids=["averaged", "local", "diloco"])
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
 def test_two_ranks_go_on_without_the_third_and_take_another_in(wrapped: str, device: str, tmp_path: Path) -> None:
     if device == "gpu" and "RINGCORE_TEST_GPUS" not in os.environ:
