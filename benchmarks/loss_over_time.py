@@ -4,7 +4,8 @@
 
 A transformer of 1.1 million parameters guesses the next character of this repository's documentation, by SGD with the
 same learning rate each way, from the same weights. Beside ringcore's ways of sending less are float32, float32 through
-four servers on hosts of their own, and DistributedDataParallel over gloo. Hosts are network namespaces of one machine.
+four servers on hosts of their own, and DistributedDataParallel over gloo; and what AsyncOptimizer makes of a rank that
+pauses for a second at each step. Hosts are network namespaces of one machine.
 
 Needs root. Writes results/loss-over-time.json, which keeps the ways that are not measured, and
 docs/images/loss-over-time.svg.
@@ -16,7 +17,7 @@ import argparse
 import json
 from typing import Any
 
-from loss_over_time_rank import WAYS
+from loss_over_time_rank import PAUSE_S, SLOW, WAYS
 from network import HERE, run_ranks
 from support.namespaces import namespaces
 
@@ -48,17 +49,20 @@ def draw(found: dict[str, Any]) -> None:
     mpl.rcParams.update({"svg.hashsalt": "ringcore", "svg.fonttype": "none", "font.size": 8})
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(8, 4.5))
+    figure, (even, slow) = plt.subplots(1, 2, figsize=(9, 4.5), sharey=True, width_ratios=(2, 1))
     colours = plt.get_cmap("tab20").colors  # type: ignore[attr-defined]
     for number, (way, one) in enumerate(found.items()):
         seconds, _, losses = zip(*one["points"], strict=True)
         style = "--" if way.startswith(("float32", "Distributed")) else "-"
-        axes.plot(seconds, losses, style, color=colours[number], label=way, lw=1.4)
-    axes.set_xlabel("seconds of training")
-    axes.set_ylabel("loss")
-    axes.set_ylim(top=3.6)
-    axes.grid(visible=True, alpha=0.3)
-    axes.legend(fontsize=7, ncols=2)
+        (slow if SLOW in way else even).plot(seconds, losses, style, color=colours[number], label=way, lw=1.4)
+    even.set_title("four hosts at 100 Mbit/s")
+    slow.set_title(f"one of them pauses {PAUSE_S:.0f} s at each step")
+    for axes in (even, slow):
+        axes.set_xlabel("seconds of training")
+        axes.set_ylabel("loss")
+        axes.set_ylim(top=3.6)
+        axes.grid(visible=True, alpha=0.3)
+        axes.legend(fontsize=7)
     figure.tight_layout()
     figure.savefig(PICTURE, metadata={"Date": None})
 

@@ -21,6 +21,9 @@ from learning.nets import Characters
 from network_rank import PORT, ringcore_allreduce
 
 WIDTH = 256
+SLOW = "a slow rank"  # the last one pauses at each step, in the ways that say so
+PAUSE_S = 1.0
+LOOKS_S = 5.0  # between two looks at ranks that go on without each other
 LOCAL_STEPS, OUTER_STEPS = 8, 16  # of LocalSGD and of DiLoCo, between two meetings
 Trained = tuple[torch.nn.Module, Any]  # what is called in a forward, and its optimizer
 
@@ -54,8 +57,18 @@ def by_torch(model: torch.nn.Module) -> Trained:
     return torch.nn.parallel.DistributedDataParallel(model), inner(model)
 
 
-# By way: how it is trained, and after how many steps the loss is looked at.
-WAYS: dict[str, tuple[Callable[[torch.nn.Module], Trained], int]] = {
+def unawaited(staleness: int) -> Callable[[torch.nn.Module], Trained]:
+    """A sum has the gradients of all ranks but one, whichever come first."""
+
+    def wrap(model: torch.nn.Module) -> Trained:
+        named, threshold = model.named_parameters(), ringcore.size() - 1
+        return model, ring.AsyncOptimizer(inner(model), named, staleness=staleness, threshold=threshold)
+
+    return wrap
+
+
+# By way: how it is trained, and after how many steps the loss is looked at; none, where ranks make as many as they can.
+WAYS: dict[str, tuple[Callable[[torch.nn.Module], Trained], int | None]] = {
     "float32": (averaged(), 5),
     "float32, servers": (averaged(), 5),
     "DistributedDataParallel": (by_torch, 5),
@@ -67,12 +80,39 @@ WAYS: dict[str, tuple[Callable[[torch.nn.Module], Trained], int]] = {
     "onebit": (averaged(compression=ring.Compression.onebit()), 10),
     f"LocalSGD every {LOCAL_STEPS}": (local, LOCAL_STEPS),
     f"DiLoCo every {OUTER_STEPS}, int8": (diloco, OUTER_STEPS),
+    f"float32, {SLOW}": (averaged(), 5),
+    f"AsyncOptimizer, {SLOW}": (unawaited(0), None),
+    f"AsyncOptimizer, staleness 1, {SLOW}": (unawaited(1), None),
 }
 
 
-def curve(model: torch.nn.Module, called: torch.nn.Module, optimizer: Any, looks: int, seconds: float) -> list[Any]:
-    """Train for so many seconds, in which looking at the loss is not counted."""
+def stepping(called: torch.nn.Module, optimizer: Any, looks: int | None, pause_s: float) -> Callable[[], int]:
+    """What makes this rank's steps until the next look, and tells how many there were."""
     generator = torch.Generator().manual_seed(100 + ringcore.rank())
+
+    def step() -> None:
+        optimizer.zero_grad()
+        called(generator).backward()
+        time.sleep(pause_s)
+        optimizer.step()
+
+    def so_many() -> int:
+        for _ in range(looks or 0):
+            step()
+        return looks or 0
+
+    def so_long() -> int:
+        before, end = optimizer.updates, time.monotonic() + LOOKS_S
+        while time.monotonic() < end:
+            step()
+        optimizer.synchronize()
+        return int(optimizer.updates - before)
+
+    return so_many if looks else so_long
+
+
+def curve(model: torch.nn.Module, train: Callable[[], int], seconds: float) -> list[tuple[float, int, float]]:
+    """Train for so many seconds, in which looking at the loss is not counted."""
     points: list[tuple[float, int, float]] = []
     trained, steps = 0.0, 0
     while True:
@@ -84,13 +124,9 @@ def curve(model: torch.nn.Module, called: torch.nn.Module, optimizer: Any, looks
             return points
         ringcore.barrier()
         begin = time.perf_counter()
-        for _ in range(looks):
-            optimizer.zero_grad()
-            called(generator).backward()
-            optimizer.step()
+        steps += train()
         ringcore.barrier()
         trained += time.perf_counter() - begin
-        steps += looks
 
 
 def main() -> None:
@@ -102,7 +138,8 @@ def main() -> None:
     model = Characters(WIDTH)
     wrap, looks = WAYS[way]
     called, optimizer = wrap(model)
-    points = curve(model, called, optimizer, looks, float(seconds))
+    pause_s = PAUSE_S if SLOW in way and rank == size - 1 else 0.0
+    points = curve(model, stepping(called, optimizer, looks, pause_s), float(seconds))
     weights = torch.cat([one.detach().flatten() for one in model.parameters()])
     if not torch.equal(ring.allreduce(weights, op=ring.Min), ring.allreduce(weights, op=ring.Max)):
         raise SystemExit(f"{way}: the ranks hold different weights")
