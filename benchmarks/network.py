@@ -3,7 +3,8 @@
     python benchmarks/network.py 4-hosts [--libraries ringcore gloo "Open MPI" MPICH] [--repeats 2]
     python benchmarks/network.py 2-networks     # one network a host, and two: as quick, and half as quick
     python benchmarks/network.py 2-by-2         # two ranks on each of two hosts: hierarchical, and a flat ring
-    python benchmarks/network.py far-apart      # four hosts, 100 Mbit/s, 80 ms there and back, without and with loss
+    python benchmarks/network.py far-apart      # four hosts, 100 Mbit/s, 80 ms there and back, without and with loss;
+                                                # of the libraries also pccl, and neither MPI
 
 Needs root. The ring's bound is 2 (R - 1) / R of the data at the goodput of one bulk TCP stream, measured in the same
 run; far apart at the rate of the cables. Lines are added to results/network-SETTING.jsonl; --fresh begins the file
@@ -28,6 +29,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
 from network_rank import PORT  # noqa: E402
+from pccl_rank import BUILT, FOLDER  # noqa: E402
 from support.mpis import PACKAGES, installed  # noqa: E402
 from support.namespaces import Host, environ_with_ssh, far_apart, namespaces  # noqa: E402
 
@@ -38,6 +40,12 @@ STREAM_PORT = 29440
 MLP_BYTES = 4 * 24_979_680
 LIMIT_S = 400
 FAR_LIMIT_S = 1500  # of gloo, whose connections lose most of their rate
+# By library: with as many connections as it takes to fill a long way, and with one. PCCL's threads spin while they
+# wait: where ranks share few processors, more of them are quicker only if packets are lost.
+FAR_WAYS = {
+    "ringcore": [{"RINGCORE_CONNECTIONS": "0"}, {"RINGCORE_CONNECTIONS": "1"}],
+    "pccl": [{"PCCL_AT_ONCE": "16"}, {"PCCL_AT_ONCE": "1"}],
+}
 RANK = str(HERE / "network_rank.py")
 RECEIVE = f"""
 import socket, time
@@ -177,12 +185,11 @@ def two_by_two(_: Sequence[str], note: Callable[[dict[str, Any]], None]) -> None
 
 
 def hosts_far_apart(libraries: Sequence[str], note: Callable[[dict[str, Any]], None]) -> None:
-    """One rank on each of four hosts, each in a place of its own; ringcore also with one connection a lane."""
+    """One rank on each of four hosts, each in a place of its own; in all of FAR_WAYS."""
     for loss in (0.0, 0.001):
         with namespaces(4, sshd=False) as hosts, far(hosts, loss):
             for library in libraries:
-                for connections in ("0", "1") if library == "ringcore" else ("",):
-                    env = {"RINGCORE_CONNECTIONS": connections} if connections else {}
+                for env in FAR_WAYS.get(library, [{}]):
                     for line in run_ranks(hosts, library, "far", env=env, limit_s=FAR_LIMIT_S):
                         note({**row(library, line, 4, FAR_BYTES_PER_S), "loss": loss, **env})
 
@@ -192,12 +199,15 @@ SETTINGS = {"4-hosts": four_hosts, "2-networks": two_networks, "2-by-2": two_by_
 
 def main() -> None:
     """One setting."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, epilog=BUILT, formatter_class=formatter)
     parser.add_argument("setting", choices=SETTINGS)
     parser.add_argument("--libraries", nargs="+", default=["ringcore", "gloo", "Open MPI", "MPICH"])
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--fresh", action="store_true")
     options = parser.parse_args()
+    if "pccl" in options.libraries and not FOLDER:
+        parser.error("PCCL_FOLDER is not set")
     results = HERE / "results" / f"network-{options.setting}.jsonl"
     results.parent.mkdir(exist_ok=True)
     with results.open("w" if options.fresh else "a") as file:

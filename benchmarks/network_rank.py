@@ -1,6 +1,6 @@
 """One rank of the network benchmark, on a host of its own; `network.py` starts it.
 
-    python network_rank.py ringcore|gloo RANK SIZE ROOT_ADDRESS KEY_FILE [train|far]
+    python network_rank.py ringcore|gloo|pccl RANK SIZE ROOT_ADDRESS KEY_FILE [train|far]
     mpirun ... python network_rank.py mpi
 
 Rank 0 prints one JSON line a size: the times of the calls in milliseconds, and its host's bytes on the wire for each.
@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from pccl_rank import pccl_allreduce
 
 CALLS = {1 << 20: 15, 64 << 20: 5}
 FAR_CALLS = {1 << 20: 5, 16 << 20: 3, 64 << 20: 2}
@@ -97,7 +99,8 @@ def main() -> None:
         allreduce, rank, size = mpi_allreduce()
     else:
         rank, size = int(sys.argv[2]), int(sys.argv[3])
-        allreduce = {"ringcore": ringcore_allreduce, "gloo": gloo_allreduce}[name](rank, size, *sys.argv[4:6])
+        libraries = {"ringcore": ringcore_allreduce, "gloo": gloo_allreduce, "pccl": pccl_allreduce}
+        allreduce = libraries[name](rank, size, *sys.argv[4:6])
     import numpy as np
 
     calls = FAR_CALLS if "far" in sys.argv else CALLS

@@ -5,7 +5,7 @@
 Hosts are network namespaces of one machine. All ways of a case take turns in the same processes, and are verified
 there.
 
-`quantised`: allreduces of 64 MiB at 100 Mbit/s, as they are and by int8 and int4.
+`quantised`: allreduces of 64 MiB at 100 Mbit/s, as they are and by int8 and int4, and by uint8 of PCCL where it is.
 `powersgd`: steps of a net of 25 million parameters at 1 Gbit/s, by PowerSGD of rank 4, beside DistributedDataParallel's
 hook over gloo, and whole.
 `diloco`: one allreduce of 64 MiB at 100 Mbit/s beside gloo's, and DiLoCo every 50 steps by int8 beside computing alone.
@@ -27,6 +27,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from network import HERE, far, goodput, run_ranks
+from pccl_rank import BUILT
 from support.namespaces import Host, namespaces
 from torchft_environment import lighthouse_command, torchft_python
 
@@ -72,7 +73,8 @@ def by_torchft(hosts: Sequence[Host]) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, and write down what was found."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, epilog=BUILT, formatter_class=formatter)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--fresh", action="store_true", help="begin the file anew")

@@ -20,6 +20,7 @@ import ringcore
 import torch
 from models import mlp
 from network_rank import PORT, ringcore_allreduce
+from pccl_rank import FOLDER, pccl_allreduce
 
 ALLREDUCED = 64 << 20
 Turns = Mapping[str, Callable[[], Any]]
@@ -94,7 +95,16 @@ def quantised() -> dict[str, Any]:
 
         return call
 
-    times = timed({way: by(way) for way in ("none", "int8", "int4")}, 3)
+    ways = {way: by(way) for way in ("none", "int8", "int4")}
+    if FOLDER:
+        sum_in_place = pccl_allreduce(ringcore.rank(), ringcore.size(), sys.argv[4], quantised=True)
+
+        def by_pccl() -> None:
+            results["pccl uint8"] = values.copy()
+            sum_in_place(results["pccl uint8"])
+
+        ways["pccl uint8"] = by_pccl
+    times = timed(ways, 3)
     for way, result in results.items():
         same_everywhere(result, way)
     off = {way: float(np.abs(result - results["none"]).max()) for way, result in results.items()}
