@@ -21,7 +21,7 @@ ROOMS = {
     "environment": set(),
     "bootstrap": {"environment", "network"},
     "launcher": {"environment", "bootstrap"},
-    "planning": set(),
+    "planning": {"network"},
     "job": {"environment", "bootstrap", "network", "planning"},
     "adapter": {"environment", "job"},
     "arrays": {"job", "adapter"},

@@ -36,7 +36,7 @@ std::optional<Sample> sample(const Network& network, const plan::Forecast& forec
   if (network.disturbance.none()) {
     possible.clear();
     for (const bool crowded : {false, true}) {
-      possible.push_back(symmetry_of_hosts(symmetry, network.topology, crowded));
+      possible.push_back(symmetry_of_hosts(symmetry, *request.topology, crowded));
     }
   }
   for (const plan::Symmetry& each : possible) {
@@ -71,10 +71,12 @@ void measure_programs(const Sample& sample, double chunk_bytes, CollectiveTime& 
 
 std::vector<CollectiveTime> simulate_collective(const Network& network, const plan::Query& query,
                                                 const std::vector<std::string>& algorithms) {
-  const plan::PlanRequest request{.collective = query.collective, .topology = &network.topology, .root = query.root};
+  const plan::Topology ranks = network.topology.without_servers();
   plan::Planner planner(network.topology, 0, network.model);
   std::vector<CollectiveTime> times;
   for (const plan::Forecast& forecast : planner.forecast(query, algorithms)) {
+    const plan::Topology& topology = forecast.generator->serves() ? network.topology : ranks;
+    const plan::PlanRequest request{.collective = query.collective, .topology = &topology, .root = query.root};
     const auto found = sample(network, forecast, request);
     if (!found) continue;
     CollectiveTime time{.algorithm = std::string(forecast.generator->name()), .parts = forecast.parts};
@@ -82,8 +84,7 @@ std::vector<CollectiveTime> simulate_collective(const Network& network, const pl
     if (time.steps > kMostSteps) continue;
     const double chunk_bytes = static_cast<double>(query.bytes) / found->plan.chunks / found->repeats;
     time.seconds =
-        plan::Simulation(found->plan, network.topology, network.model, chunk_bytes, found->repeats, network.disturbance)
-            .run();
+        plan::Simulation(found->plan, topology, network.model, chunk_bytes, found->repeats, network.disturbance).run();
     measure_programs(*found, chunk_bytes, time);
     times.push_back(std::move(time));
   }

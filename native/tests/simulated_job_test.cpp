@@ -66,6 +66,21 @@ TEST_CASE("a simulated job with a slow host or with jitter takes longer, rank by
   for (const std::string& name : names) CHECK(of(disturbed, name).seconds > 1.2 * of(even, name).seconds);
 }
 
+TEST_CASE("a simulated job with servers may go through them, and takes as long without them as if there were none") {
+  const Network without = Network::of(4, 4, hundred_gigabit());
+  Network with = without;
+  with.topology.host_of.insert(with.topology.host_of.end(), {4, 5, 6, 7});
+  with.topology.serving = 4;
+  const plan::Query query{.collective = Collective::kAllreduce, .bytes = 256 << 20, .dtype = DType::kFloat32};
+  const std::vector<std::string> names = {"ring", "binomial_tree"};
+  const auto few = simulate_collective(without, query, names);
+  const auto all = simulate_collective(with, query, {"ring", "binomial_tree", "servers"});
+  for (const std::string& name : names) CHECK(of(all, name).seconds == of(few, name).seconds);
+  // Each cable carries the data once, and in a ring one and a half times.
+  CHECK(of(all, "servers").sent_bytes == query.bytes);
+  CHECK(of(all, "servers").seconds < 0.9 * of(all, "ring").seconds);
+}
+
 TEST_CASE("a simulated job refuses what is none") {
   CHECK_THROWS_AS(Network::of(4, 5, {}), Error);
   const Network network = Network::of(4, 2, {});

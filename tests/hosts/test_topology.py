@@ -12,6 +12,7 @@ import pytest
 import ringcore
 from ringcore.network import Host as NamedHost
 from ringcore.network import Link, Topology, read, read_file
+from ringcore.planning import Plan
 from support import ranks
 from support.namespaces import Host, environ_with_ssh, move_to_rack, namespaces, place_ranks
 from support.rank import caught
@@ -82,6 +83,39 @@ def test_a_job_that_is_told_of_its_links_packs_trees_into_them(star: list[Host],
     assert (
         plans_of(tmp_path)[-3:] == ["packed_trees"] * 3
     )  # the model knows that all else would take three times as long
+
+
+def reduces_by_the_example(example: str) -> list:
+    """With the plan of a generator that packs trees into the links that the job was told of."""
+    import runpy
+
+    from ringcore import plans
+
+    ringcore.init()
+    rank, size = ringcore.rank(), ringcore.size()
+    made = plans.register(runpy.run_path(example)["packed"], sizes=[4 << 20], always=True)
+    total = ringcore.allreduce(np.full(1 << 20, rank + 1, np.float32), op=ringcore.Sum, name="sum")
+    assert (total == size * (size + 1) // 2).all()
+    (outcome,) = plans.report()
+    assert outcome.chosen
+    return [outcome.predicted_s, made[0].to_json()]
+
+
+def test_a_generator_packs_trees_into_the_links_that_the_job_was_told_of(star: list[Host], tmp_path: Path) -> None:
+    told = topology([host.name for host in star], star_rate)
+    told.save(tmp_path / "star.json")
+    place = place_ranks(star, tmp_path)
+    place["env"]["RINGCORE_TOPOLOGY_FILE"] = str(tmp_path / "star.json")
+    example = Path(__file__).parents[2] / "examples" / "plans" / "packed.py"
+    with ranks.started(reduces_by_the_example, 4, tmp_path, str(example), **place) as job:
+        outcomes = job.wait()
+    for outcome in outcomes:
+        assert outcome.exit_code == 0, outcome.stderr
+        assert outcome.result == outcomes[0].result
+    predicted_s, text = outcomes[0].result
+    # The engine's planner and the plan itself say the same, of some 200 Mbit/s.
+    assert predicted_s == pytest.approx(Plan.parse(text).predict(4 << 20, topology=told))
+    assert predicted_s < (4 << 23) / 180e6
 
 
 def reduces_until_told(timeline: str) -> str:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import re
 import runpy
+import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import ringcore
 from ringcore import plans
+from ringcore.network import Host, Link, Topology
 from support import ranks
 from support.rank import caught
 
@@ -34,6 +37,34 @@ def star(asked: plans.Request) -> plans.Plan:
     for peer in range(1, asked.ranks):
         builder[0].send(peer, 0)
     return builder.plan()
+
+
+def served(asked: plans.Request, serving: int) -> plans.Plan:
+    """Those who serve have a chunk each: they add what all give, and give it back."""
+    builder = plans.Builder(
+        "served", asked, serving, scratch_chunks=asked.ranks, accumulates_once=True, serving=serving
+    )
+    ranks = range(asked.ranks)
+    for chunk in range(serving):
+        server = asked.ranks + chunk
+        for rank in ranks:
+            builder[rank].send(server, chunk)
+            builder[server].recv_scratch(rank, rank, chunk)
+        builder[server].reduce([plans.Chunk(rank, "scratch") for rank in ranks], [chunk], final=True)
+        for rank in ranks:
+            builder[server].send(rank, chunk)
+            builder[rank].recv(server, chunk)
+    return builder.plan()
+
+
+# Hosts with links of their own, all to and from the first one quicker than the others.
+NAMES = ("a", "b", "c", "d")
+QUICK, SLOW = 200e6, 20e6
+UNEVEN = Topology(
+    tuple(map(Host, NAMES)),
+    (),
+    tuple(Link(x, y, QUICK if "a" in (x, y) else SLOW, 50e-6) for x in NAMES for y in NAMES if x != y),
+)
 
 
 def command(*words: str | Path, code: int = 0) -> str:
@@ -69,6 +100,54 @@ def test_the_verifier_says_which_step_is_wrong() -> None:
         plan.predict(1 << 20)
 
 
+@pytest.mark.parametrize("serving", [1, 2, 3])
+def test_nodes_may_serve_behind_the_ranks(tmp_path: Path, serving: int) -> None:
+    plan = served(request(3), serving)
+    assert plan.check() is None
+    assert (plan.ranks, plan.serving) == (3, serving)
+    assert plan.program(3)[0][-1] == "send chunk 0 to rank 2"
+    for name in ("plan.json", "plan.bin"):
+        plan.save(tmp_path / name)
+        assert plans.Plan.load(tmp_path / name) == plan
+    assert "the plan is for" in str(plan.check([0, 1, 2]))  # those who serve are somewhere, too
+    if serving == 1:  # all that three ranks have comes through one cable, and then all goes back
+        assert plan.predict(3 << 20) == pytest.approx(2 * 3 * (3 << 23) / 9.6e9, rel=0.1)
+
+
+def test_a_plan_is_predicted_for_links_that_differ() -> None:
+    plan = star(request(4))  # its middle is rank 0
+    nbytes = 25_000_000
+    # Up and down again.
+    assert plan.predict(nbytes, topology=UNEVEN) == pytest.approx(2 * nbytes * 8 / QUICK, rel=0.01)
+    there = plan.predict(nbytes, topology=UNEVEN, host_names=NAMES[::-1])
+    assert there == pytest.approx(2 * nbytes * 8 / SLOW, rel=0.01)
+    # Two ranks of a host share its links, and memory.
+    assert plan.predict(nbytes, topology=UNEVEN, hosts=2) == pytest.approx(2 * 2 * nbytes * 8 / QUICK, rel=0.05)
+    # More ranks than hosts: as many on each. Whoever serves has the next host, or the first one again.
+    assert star(request(8)).predict(nbytes, topology=UNEVEN) == pytest.approx(2 * 2 * nbytes * 8 / QUICK, rel=0.05)
+    served_at_d = served(request(3), 1).predict(nbytes, topology=UNEVEN)
+    served_at_a = served(request(4), 1).predict(nbytes, topology=UNEVEN)
+    assert served_at_d == pytest.approx(2 * nbytes * 8 / SLOW, rel=0.05)
+    assert served_at_a == pytest.approx(2 * nbytes * 8 / QUICK, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"topology": UNEVEN, "hosts": 5}, "the ranks cannot stand on 5 hosts: the topology has 4"),
+        ({"topology": UNEVEN, "host_names": ("a", "b")}, "the plan has 4 nodes, and 2 names of hosts were given"),
+        ({"topology": UNEVEN, "host_names": ("a", "b", "c", "e")}, "the topology has no host 'e', where ranks [3] are"),
+        ({"host_names": NAMES}, "names of hosts were given, and no topology that has them"),
+        ({"hosts": 5}, "4 ranks cannot stand on 5 hosts"),
+        ({"hosts": 0}, "4 ranks cannot stand on 0 hosts"),
+    ],
+)
+def test_where_no_plan_can_stand_none_is_predicted(options: dict, said: str) -> None:
+    with pytest.raises(ringcore.InvalidArgument) as caught:
+        star(request(4)).predict(1 << 20, **options)
+    assert said in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
@@ -80,6 +159,8 @@ def test_the_verifier_says_which_step_is_wrong() -> None:
             "there is no collective 'sum'; there are: allreduce,",
         ),
         (lambda: plans.Builder("a", request(), 1)[2], "the plan has no rank 2: it has 0 to 1"),
+        (lambda: plans.Builder("a", request(), 1, serving=1)[3], "the plan has no rank 3: it has 0 to 2"),
+        (lambda: plans.Builder("a", request(), 1, serving=-1), "no plan has -1 nodes that serve"),
         (lambda: plans.Builder("a", request(), 1)[0].send(1, -1), "rank 0 has no chunk -1"),
         (
             lambda: plans.Plan.parse('{"ringcore_plan": 1, "chunk": 3}'),
@@ -109,6 +190,36 @@ def test_the_command_shows_checks_predicts_and_runs_a_plan(tmp_path: Path) -> No
     assert "wrong: star: rank 0" in command("run", path, code=1)
     path.write_text("[]")
     assert f"ringcore plan: {path}: line 1, column 1: the plan is an object" in command("show", path, code=2)
+
+
+def test_the_command_takes_plans_with_nodes_that_serve(tmp_path: Path) -> None:
+    path = tmp_path / "served.json"
+    served(request(4), 2).save(path)
+    shown = command("show", path)
+    assert "served: allreduce among 4 ranks and 2 who serve" in shown
+    assert "3 " in shown and "5 (serves)" in shown and "3 (serves)" not in shown
+    assert "send chunk 1 to rank 0" in command("show", path, "--rank", "5")
+    assert "steps of 4 ranks and 2 who serve carry out allreduce" in command("check", path, "--hosts", "2")
+    predicted = command("predict", path, "--bytes", "1M")
+    assert "among 4 ranks and 2 who serve on 6 hosts" in predicted
+    # Beside the engine's own plan for them.
+    assert "served (this plan)" in predicted and " servers " in predicted
+    assert "jobs take plans of ranks alone, and 2 nodes serve in this one" in command("run", path, code=2)
+
+
+def test_the_command_predicts_for_links_that_differ(tmp_path: Path) -> None:
+    path, network = tmp_path / "star.json", tmp_path / "network.json"
+    star(request(4)).save(path)
+    UNEVEN.save(network)
+    predicted = command("predict", path, "--bytes", "25M", "--topology-file", network)
+    assert f"among 4 ranks on 4 hosts, {network}" in predicted
+    # As the engine plans for such links; a ring waits for the slow ones.
+    order = re.findall(r"(packed_trees|star \(this plan\)|ring) ", predicted)
+    assert order == ["packed_trees", "star (this plan)", "ring"]
+    assert "2 s" in predicted
+    assert "on 2 hosts" in command("predict", path, "--topology-file", network, "--hosts", "2")
+    assert "the topology has 4" in command("predict", path, "--topology-file", network, "--hosts", "5", code=2)
+    assert "not allowed with" in command("predict", path, "--topology-file", network, "--network", "1gbit,1us", code=2)
 
 
 ROOTED = ("broadcast", "reduce")
@@ -152,7 +263,7 @@ def test_the_command_runs_each_collective(tmp_path: Path, collective: str) -> No
 def registers() -> dict:
     """All that ranks can agree on, or refuse, in one job."""
     from ringcore import plans
-    from test_plans import star
+    from test_plans import served, star
 
     ringcore.init()
     me, size = ringcore.rank(), ringcore.size()
@@ -188,7 +299,10 @@ def registers() -> dict:
     def no_plan(request):
         return "a plan"
 
-    for generator in (wrong, raises, late, large, other_ranks, no_plan):
+    def with_servers(request):
+        return served(request, 2)
+
+    for generator in (wrong, raises, late, large, other_ranks, no_plan, with_servers):
         patience_s = 0.2 if generator is late else 60.0
         said[generator.__name__] = tell(plans.register, generator, sizes=[1 << 18], patience_s=patience_s)
         assert (ringcore.allreduce(data, op=ringcore.Sum) == right).all()
@@ -227,12 +341,41 @@ def test_ranks_register_generators_in_agreement_or_get_one_sentence(tmp_path: Pa
     assert "its plan is too large: it has 262146 steps, and 262144 can be verified" in said["large"][1]
     assert "the plan is of allreduce among 4 ranks, and allreduce among 3 was asked for" in said["other_ranks"][1]
     assert "TypeError: it returned str, and not a Plan or None" in said["no_plan"][1]
+    assert "2 nodes serve in the plan, and a job takes plans of its ranks alone" in said["with_servers"][1]
     assert "Remedy: save the plan to a file; `ringcore plan check`" in said["wrong"][1]
     assert said["differs"][0] == "MismatchError"
     assert "rank 0: star; rank 1: wrong; rank 2: wrong" in said["differs"][1]
     assert "allreduce 'first' is under way on rank 0; wait for its handle before" in said["busy"][1]
     assert said["tried"]
     assert all(one[:4] == ["star", "allreduce", 1 << 18, True] for one in said["tried"])
+
+
+def requests_of_a_generator() -> list:
+    from ringcore import plans
+
+    asked = []
+
+    def generator(request):
+        names = [host.name for host in request.topology.hosts] if request.topology else None
+        asked.append([names, list(request.host_names)])
+
+    ringcore.init()
+    plans.register(generator, sizes=[1 << 18])
+    ringcore.shutdown()
+    return asked
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_generator_is_told_what_the_job_was_told_of_its_hosts(tmp_path: Path, is_told: bool) -> None:
+    here = socket.gethostname()
+    ends = (here, "elsewhere"), ("elsewhere", here)
+    Topology((Host("elsewhere"), Host(here)), (), tuple(Link(*each, QUICK, 50e-6) for each in ends)).save(
+        tmp_path / "network.json"
+    )
+    environ = {"RINGCORE_TOPOLOGY_FILE": str(tmp_path / "network.json")} if is_told else {}
+    first, *others = ranks.run(requests_of_a_generator, 3, tmp_path, env=environ)
+    assert first == ([[["elsewhere", here], [here] * 3]] if is_told else [[None, []]])
+    assert others == [[], []]  # rank 0 alone calls it
 
 
 def one_rank_alone() -> list:
@@ -259,9 +402,14 @@ def test_a_generator_that_one_rank_registers_alone_ends_all_with_the_same_senten
 def test_the_examples_are_right_and_run(example: str) -> None:
     module = runpy.run_path(str(EXAMPLES / f"{example}.py"))
     if example == "packed":
-        generator = module["packed_trees"](module["STAR"])
-        assert module["rate"](module["STAR"], module["pack"](module["STAR"], 4, 48)) >= 0.95 * 240e6
-        assert generator(request(4)).check() is None
+        told = plans.Request("allreduce", 4 << 20, (0, 1, 2, 3), topology=module["STAR"], host_names=module["HOSTS"])
+        plan = module["packed"](told)
+        assert plan.check() is None
+        # The links of the star have room for 240 Mbit/s; the first and the last chunks leave some of it.
+        assert (4 << 23) / plan.predict(4 << 20, topology=module["STAR"]) >= 0.8 * 240e6
+        switched = replace(module["STAR"], switches=("switch",))
+        for unknown in (request(4), replace(told, topology=switched), replace(told, host_names=("a", "a", "b", "c"))):
+            assert module["packed"](unknown) is None
     else:
         for host_of in [(0, 1), (0, 0, 1, 1), (0, 0, 0, 1, 2), tuple(range(7)), (0, 0, 0)]:
             plan = module["two_level"](plans.Request("allreduce", 4 << 20, host_of))
@@ -271,7 +419,9 @@ def test_the_examples_are_right_and_run(example: str) -> None:
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert ("two_level: predicted" if example == "two_level" else "would sum at 240 Mbit/s") in ran.stdout
+    said = {"two_level": "two_level: predicted", "packed": "packed trees would sum at 199 Mbit/s on a star"}
+    assert said[example] in ran.stdout
+    assert example == "two_level" or "1 plan used" in ran.stdout
 
 
 def test_an_installed_generator_is_registered_by_its_name(tmp_path: Path) -> None:

@@ -126,7 +126,9 @@ def test_rank_0_tells_what_its_file_says_and_the_others_plan_for_the_same(tmp_pa
     told = contacts(announce_network(0, settings))
     topology = told_topology(told)
     assert topology is not None
-    assert network_between(topology, told, [0, 1, 1]) == network_of(topology, places("a", "b"))
+    between = network_between(topology, told, [0, 1, 1])
+    assert between.network == network_of(topology, places("a", "b"))
+    assert (between.topology, between.host_names) == (topology, ("a", "b", "b"))
     assert told_topology(contacts({})) is None
 
 

@@ -22,6 +22,7 @@
 #include "aggregation.hpp"
 #include "base/error.hpp"
 #include "capi/capi.hpp"
+#include "network.hpp"
 #include "runtime.hpp"
 #include "tls.hpp"
 
@@ -32,11 +33,6 @@ namespace {
 
 // (rank, transport, descriptors, the peer's segment or -1, a secret for each descriptor or none)
 using PeerTuple = std::tuple<Rank, std::string, std::vector<int>, int, std::vector<nb::bytes>>;
-
-// (from, to, latency, bytes a second)
-using CableTuple = std::tuple<int, int, double, double>;
-// (latency, bytes a second) of the usual way between hosts, and cables where they differ
-using NetworkTuple = std::tuple<double, double, std::vector<CableTuple>>;
 
 // (host, port, the switch's key of 16 bytes, session, whether sums are of integers, seconds of silence)
 using SwitchTuple = std::tuple<std::string, std::uint16_t, nb::bytes, std::uint64_t, bool, double>;
@@ -68,18 +64,6 @@ std::vector<PeerConnection> connections_of(const std::vector<PeerTuple>& peers) 
                            .secrets = tls_secrets(secrets)});
   }
   return connections;
-}
-
-plan::Links links_of(const NetworkTuple& told) {
-  plan::Links links;
-  links.told = true;
-  const auto& [latency_s, bytes_per_s, cables] = told;
-  links.between_hosts.latency_s = latency_s;
-  links.between_hosts.seconds_per_byte = 1 / bytes_per_s;
-  for (const auto& [from, to, cable_latency_s, cable_bytes_per_s] : cables) {
-    links.cables.push_back({from, to, cable_latency_s, 1 / cable_bytes_per_s});
-  }
-  return links;
 }
 
 void make_runtime(PythonRuntime* self, Rank rank, int size, std::uint32_t epoch, std::shared_ptr<HostMemory> memory,

@@ -14,12 +14,12 @@
 #include "base/error.hpp"
 #include "base/hash.hpp"
 #include "carriers/plans/executor.hpp"
+#include "network.hpp"
 #include "plan/cost.hpp"
 #include "plan/forms/binary.hpp"
 #include "plan/forms/text.hpp"
 #include "plan/forms/whole.hpp"
 #include "register.hpp"
-#include "simulation/network.hpp"
 
 namespace nb = nanobind;
 
@@ -119,19 +119,13 @@ std::optional<std::string> flaw_of(const WholePlan& self, std::vector<int> host_
   return plan::verify(self, topology);
 }
 
-double predict(const WholePlan& self, int hosts, double bytes_per_s, double latency_s, double message_s,
+double predict(const WholePlan& self, std::vector<int> host_of, const NetworkTuple& network, double message_s,
                std::size_t nbytes) {
-  plan::Links links;
-  links.between_hosts = {.latency_s = latency_s, .seconds_per_byte = 1 / bytes_per_s, .message_s = message_s};
-  simulation::Network network = simulation::Network::of(self.ranks, hosts, links);
-  for (int server = self.ranks; server < self.nodes; ++server) {
-    network.topology.host_of.push_back(hosts + server - self.ranks);
-  }
-  network.topology.serving = self.nodes - self.ranks;
+  const plan::Topology topology = topology_of(std::move(host_of), self.nodes - self.ranks, network, message_s);
   // What is wrong need not come to an end.
-  if (const auto flaw = flaw_of(self, network.topology.host_of)) refuse("the plan is wrong: " + *flaw);
-  return plan::predict_seconds(plan::excerpt_of(self), network.topology, static_cast<double>(nbytes) / self.chunks,
-                               network.model);
+  if (const auto flaw = flaw_of(self, topology.host_of)) refuse("the plan is wrong: " + *flaw);
+  return plan::predict_seconds(plan::excerpt_of(self), topology, static_cast<double>(nbytes) / self.chunks,
+                               plan::CostModel{});
 }
 
 std::vector<std::vector<std::string>> program_of(const WholePlan& self, Rank rank) {
@@ -173,8 +167,8 @@ void register_plan(nb::module_& module) {
       .def_prop_ro("hash", &hash_text)
       .def("flaw", &flaw_of, nb::arg("host_of"), nb::call_guard<nb::gil_scoped_release>(),
            "What the verifier says, where the nodes are on these hosts.")
-      .def("predict", &predict, nb::arg("hosts"), nb::arg("bytes_per_s"), nb::arg("latency_s"), nb::arg("message_s"),
-           nb::arg("nbytes"), nb::call_guard<nb::gil_scoped_release>(), "Seconds until the last rank is done.")
+      .def("predict", &predict, nb::arg("host_of"), nb::arg("network"), nb::arg("message_s"), nb::arg("nbytes"),
+           nb::call_guard<nb::gil_scoped_release>(), "Seconds until the last rank is done, see network.hpp.")
       .def("program", &program_of, nb::arg("rank"), "By channel: the steps of a rank in words.")
       .def("traffic", &traffic_of, nb::arg("rank"), "(chunks that it sends, that it receives, with whom)")
       .def_prop_ro("steps", &plan::steps_of)

@@ -1,13 +1,16 @@
 // Jobs that are not there: how long their collectives and their agreement take.
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "network.hpp"
 #include "register.hpp"
 #include "simulation/agreement.hpp"
 #include "simulation/collective.hpp"
@@ -48,6 +51,15 @@ void register_simulation(nb::module_& module) {
           },
           nb::arg("ranks"), nb::arg("hosts"), nb::arg("bytes_per_s"), nb::arg("latency_s"), nb::arg("message_s"),
           nb::arg("jitter_s"), nb::arg("slow_hosts"), nb::arg("seed"))
+      .def_static(
+          "between",
+          [](std::vector<int> host_of, int serving, const NetworkTuple& network, double message_s) {
+            Network made;
+            made.topology = topology_of(std::move(host_of), serving, network, message_s);
+            return made;
+          },
+          nb::arg("host_of"), nb::arg("serving"), nb::arg("network"), nb::arg("message_s"),
+          "Of nodes on these hosts, the last of which serve; see network.hpp.")
       .def(
           "collective",
           [](const Network& self, int collective, std::size_t nbytes, const std::vector<std::string>& algorithms) {

@@ -253,8 +253,8 @@ class Plan:
     def flaw(self, host_of: Sequence[int]) -> str | None:
         """What the verifier says, where the nodes are on these hosts."""
 
-    def predict(self, hosts: int, bytes_per_s: float, latency_s: float, message_s: float, nbytes: int) -> float:
-        """Seconds until the last rank is done."""
+    def predict(self, host_of: Sequence[int], network: tuple[float, float, Sequence[tuple[int, int, float, float]]], message_s: float, nbytes: int) -> float:
+        """Seconds until the last rank is done, see network.hpp."""
 
     def program(self, rank: int) -> list[list[str]]:
         """By channel: the steps of a rank in words."""
@@ -599,6 +599,10 @@ class SimulatedNetwork:
     """A job that is not there; see simulation/network.hpp."""
 
     def __init__(self, ranks: int, hosts: int, bytes_per_s: float, latency_s: float, message_s: float, jitter_s: float, slow_hosts: Mapping[int, float], seed: int) -> None: ...
+
+    @staticmethod
+    def between(host_of: Sequence[int], serving: int, network: tuple[float, float, Sequence[tuple[int, int, float, float]]], message_s: float) -> SimulatedNetwork:
+        """Of nodes on these hosts, the last of which serve; see network.hpp."""
 
     def collective(self, collective: int, nbytes: int, algorithms: Sequence[str]) -> list[CollectiveTime]:
         """The time of each algorithm, the quickest first."""

@@ -27,13 +27,12 @@ from ringcore.bootstrap.keys import rendezvous_of
 from ringcore.bootstrap.meeting import meet
 from ringcore.bootstrap.paths import Endpoint, announce, check_all_listen, listen
 from ringcore.bootstrap.sockets import reserve_descriptors
-from ringcore.bootstrap.told_network import announce_network, network_between, told_topology
+from ringcore.bootstrap.told_network import ToldNetwork, announce_network, network_between, told_topology
 from ringcore.environment.hidden import hide, wipe
 
 if TYPE_CHECKING:
     from ringcore.environment.placement import Placement
     from ringcore.environment.settings import Settings
-    from ringcore.network.cables import Network
 
 
 # A server is there before the ranks, and waits for them as long as its launcher lets it.
@@ -50,7 +49,7 @@ class Mesh:
         local_ranks: Of each rank, as its launcher says, or by `host_of`.
         connector: Connects further lanes, where there are peers over TCP; close it.
         failure: Some ranks have not come up to the deadline; those that are connected are to be told.
-        network: Between the groups, as rank 0 has told it.
+        told: Of the network, by rank 0; None: nothing.
         endpoint: Where this rank listens for others over TCP; the first of these.
     """
 
@@ -67,7 +66,7 @@ class Mesh:
     cross_size: int
     connector: Connector | None = None
     failure: BootstrapError | None = None
-    network: Network | None = None
+    told: ToldNetwork | None = None
     aggregation: Aggregation | None = None
     endpoint: Endpoint | None = None
 
@@ -152,13 +151,13 @@ def connect(
                 failure = _connect_some(connector, host_of)
             else:
                 host_of = _connect_all(connector, world if over_mpi else None)
-            network = None if topology is None else network_between(topology, contacts, host_of)
+            told = None if topology is None else network_between(topology, contacts, host_of)
         except BaseException:
             connector.close()
             raise
         mesh = _mesh(placement, epoch, segment_fd, connector.peers, host_of, [c["local_rank"] for c in contacts])
         mesh.failure = failure
-        mesh.network, mesh.aggregation, mesh.endpoint = network, aggregation, next(iter(endpoints), None)
+        mesh.told, mesh.aggregation, mesh.endpoint = told, aggregation, next(iter(endpoints), None)
         if any(peer.transport == "tcp" for peer in mesh.peers):
             connector.stop_listening(local)
             mesh.connector = connector

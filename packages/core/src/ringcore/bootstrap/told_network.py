@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ringcore._errors import InvalidArgument
@@ -55,13 +56,28 @@ def told_topology(contacts: Sequence[Mapping[str, Any]]) -> Topology | None:
     return read(text, "the topology of rank 0")
 
 
-def network_between(topology: Topology, contacts: Sequence[Mapping[str, Any]], host_of: Sequence[int]) -> Network:
-    """What lies between the groups of ranks that share memory, by their numbers.
+@dataclass(frozen=True)
+class ToldNetwork:
+    """What rank 0 has told, for the hosts of this job.
+
+    Attributes:
+        topology: As it was told.
+        host_names: By rank, and the servers behind them: what `topology` calls its host.
+        network: Between the groups of ranks that share memory, by their numbers.
+    """
+
+    topology: Topology
+    host_names: tuple[str, ...]
+    network: Network
+
+
+def network_between(topology: Topology, contacts: Sequence[Mapping[str, Any]], host_of: Sequence[int]) -> ToldNetwork:
+    """What lies between the groups of ranks that share memory.
 
     Raises:
         InvalidArgument: The topology lacks a host. On every rank.
     """
-    from ringcore.network.cables import Place, network_of
+    from ringcore.network.cables import Place, names_of, network_of
 
     places = []
     for host in range(max(host_of) + 1):
@@ -69,4 +85,5 @@ def network_between(topology: Topology, contacts: Sequence[Mapping[str, Any]], h
         contact = contacts[ranks[0]]
         addresses = tuple(address.rpartition(" ")[2].partition("/")[0] for address in contact["addresses"])
         places.append(Place(contact["host"], addresses, ranks))
-    return network_of(topology, places)
+    names = names_of(topology, places)
+    return ToldNetwork(topology, tuple(names[host] for host in host_of), network_of(topology, places))

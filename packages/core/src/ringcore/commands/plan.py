@@ -10,10 +10,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ringcore._display import print_table
-from ringcore._errors import RingcoreError
+from ringcore._errors import InvalidArgument, RingcoreError
+from ringcore.network import read_file
 from ringcore.network.units import parse_bytes
 from ringcore.planning import Plan
-from ringcore.simulation import Network, simulate
+from ringcore.planning.placement import place, spread
+from ringcore.simulation import Network
+from ringcore.simulation.job import collective_times
 from ringcore.simulation.picture import bytes_text, time_text
 
 _LIMIT_S = 300.0
@@ -90,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _show(plan: Plan, options: argparse.Namespace) -> int:
-    print(f"{plan.generator}: {plan.collective} among {plan.ranks} ranks" + _of_root(plan))
+    print(f"{plan.generator}: {plan.collective} among {_nodes(plan)}" + _of_root(plan))
     print(f"{plan.chunks} chunks, {plan.steps} steps, {plan.hash}")
     if options.rank is None:
         rows = [_row(plan, rank) for rank in range(plan.native.nodes)]
@@ -105,6 +108,10 @@ def _show(plan: Plan, options: argparse.Namespace) -> int:
     return 0
 
 
+def _nodes(plan: Plan) -> str:
+    return f"{plan.ranks} ranks" + (f" and {plan.serving} who serve" if plan.serving else "")
+
+
 def _of_root(plan: Plan) -> str:
     way = {"broadcast": "from", "reduce": "to"}.get(plan.collective)
     return f", {way} rank {plan.root}" if way else ""
@@ -115,34 +122,38 @@ def _row(plan: Plan, rank: int) -> tuple[str, ...]:
     sends, receives, peers = plan.native.traffic(rank)
     steps = sum(map(len, channels))
     who = ", ".join(map(str, peers)) if len(peers) <= 8 else f"{len(peers)} others"
-    return str(rank), str(len(channels)), str(steps), f"{sends} chunks", f"{receives} chunks", who
+    name = str(rank) if rank < plan.ranks else f"{rank} (serves)"
+    return name, str(len(channels)), str(steps), f"{sends} chunks", f"{receives} chunks", who
 
 
 def _check(plan: Plan, options: argparse.Namespace) -> int:
-    flaw = plan.check(None if options.hosts is None else _host_of(plan, options.hosts))
+    flaw = plan.check(spread(plan.ranks, plan.serving, options.hosts))
     if flaw is None:
-        print(f"right: {plan.steps} steps of {plan.native.nodes} ranks carry out {plan.collective}, in any timing")
+        print(f"right: {plan.steps} steps of {_nodes(plan)} carry out {plan.collective}, in any timing")
         return 0
     print(f"wrong: {flaw}", file=sys.stderr)
     return 1
 
 
-def _host_of(plan: Plan, hosts: int) -> list[int]:
-    return [rank * hosts // plan.native.nodes for rank in range(plan.native.nodes)]
-
-
 def _predict(plan: Plan, options: argparse.Namespace) -> int:
     network = Network.parse(options.network)
+    topology = None if options.topology_file is None else read_file(options.topology_file)
     nbytes = parse_bytes(options.bytes)
-    hosts = options.hosts or plan.ranks
     seconds = plan.predict(
-        nbytes, bits_per_s=network.bits_per_s, latency_s=network.latency_s, message_s=network.message_s, hosts=hosts
+        nbytes, bits_per_s=network.bits_per_s, latency_s=network.latency_s, message_s=network.message_s,
+        hosts=options.hosts, topology=topology,
+    )  # fmt: skip
+    where = place(
+        plan.ranks, plan.serving, (network.latency_s, network.bits_per_s / 8, []),
+        hosts=options.hosts, topology=topology,
+    )  # fmt: skip
+    others = collective_times(
+        plan.collective, nbytes, where.host_of, where.network, serving=plan.serving, message_s=network.message_s
     )
-    job = simulate(plan.ranks, hosts=hosts, network=network, nbytes=nbytes, collective=plan.collective)
-    others = [(each.seconds, each.algorithm) for each in job.times]
-    times = sorted([(seconds, f"{plan.generator} (this plan)"), *others])
-    print(f"{plan.collective} of {bytes_text(nbytes)} among {plan.ranks} ranks on {hosts} hosts, {options.network}")
-    print_table(("plan", "time"), [(name, time_text(each)) for each, name in times])
+    named = [(seconds, f"{plan.generator} (this plan)"), *((each.seconds, each.algorithm) for each in others)]
+    hosts, between = len(set(where.host_of)), options.topology_file or options.network
+    print(f"{plan.collective} of {bytes_text(nbytes)} among {_nodes(plan)} on {hosts} hosts, {between}")
+    print_table(("plan", "time"), [(name, time_text(each)) for each, name in sorted(named)])
     return 0
 
 
@@ -151,6 +162,10 @@ def _run(plan: Plan, options: argparse.Namespace) -> int:
     if flaw is not None:
         print(f"wrong: {flaw}", file=sys.stderr)
         return 1
+    if plan.serving:
+        raise InvalidArgument(
+            f"jobs take plans of ranks alone, and {plan.serving} nodes serve in this one; 'predict' tells its time"
+        )
     count = max(plan.ranks, parse_bytes(options.bytes) // 4)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "plan.bin")
@@ -182,7 +197,9 @@ def _parser() -> argparse.ArgumentParser:
     check = action("check", _check, "prove that it is right, or say which step is not")
     check.add_argument("--hosts", type=_positive, help="on how many the ranks are (one each)")
     predict = action("predict", _predict, "tell how long it would take, beside the engine's own plans")
-    predict.add_argument("--network", default="10gbit,25us", metavar="RATE,LATENCY", help="between hosts (%(default)s)")
+    between = predict.add_mutually_exclusive_group()
+    between.add_argument("--network", default="10gbit,25us", metavar="RATE,LATENCY", help="between hosts (%(default)s)")
+    between.add_argument("--topology-file", metavar="FILE", help="between hosts that differ, as of ringrun")
     predict.add_argument("--hosts", type=_positive, help="on how many the ranks are (one each)")
     predict.add_argument("--bytes", default="16M", metavar="SIZE", help="of the data (%(default)s)")
     run = action("run", _run, "run it on ranks of this machine, and compare the results")

@@ -121,7 +121,7 @@ def _connect(settings: Settings | None, placement: Placement | None, comm: Any =
     try:
         connected = make_context(
             settings, memory, mesh.rank, mesh.size, mesh.epoch, peers, mesh.host_of, mesh.local_ranks, place, world,
-            has_witness=settings.elastic and placement.epoch is not None, network=mesh.network,
+            has_witness=settings.elastic and placement.epoch is not None, told=mesh.told,
             aggregation=mesh.aggregation,
         )  # fmt: skip
     except BaseException:

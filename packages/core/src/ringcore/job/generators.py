@@ -190,10 +190,12 @@ def _generate(generator: Generator, wishes: list[_Wish], current: Context, root:
     entries: list[dict[str, object]] = []
     blobs: list[bytes] = []
     problems: list[str] = []
+    told = current.told
+    topology, host_names = (None, ()) if told is None else (told.topology, told.host_names)
 
     def work() -> None:
         for number, wish in enumerate(wishes):
-            request = Request(wish.collective, wish.nbytes, tuple(current.host_of), root)
+            request = Request(wish.collective, wish.nbytes, tuple(current.host_of), root, topology, host_names)
             try:
                 plan = generator(request)
                 if plan is None:
@@ -254,6 +256,8 @@ def _flaw(plan: Plan, wish: _Wish, expected: str, current: Context, root: int) -
             f"the plan is of {plan.collective} among {plan.ranks} ranks, and {wish.collective} among {current.size} "
             "was asked for"
         )
+    if plan.serving:
+        return f"{plan.serving} nodes serve in the plan, and a job takes plans of its ranks alone"
     if plan.collective in ("broadcast", "reduce") and plan.root != root:
         return f"the plan's root is rank {plan.root}, and rank {root} was asked for"
     if native.one_sided or native.inputs_ready:

@@ -13,7 +13,7 @@ from ringcore.job.state import Context
 
 if TYPE_CHECKING:
     from ringcore.bootstrap.aggregation import Aggregation
-    from ringcore.network.cables import Network
+    from ringcore.bootstrap.told_network import ToldNetwork
 
 
 def make_context(
@@ -30,7 +30,7 @@ def make_context(
     *,
     has_witness: bool = False,
     began_with: int | None = None,
-    network: Network | None = None,
+    told: ToldNetwork | None = None,
     aggregation: Aggregation | None = None,
 ) -> Context:
     """The running engine of a rank, and what Python keeps of it.
@@ -48,7 +48,7 @@ def make_context(
         world: MPI, where it was opened.
         has_witness: The launcher has a vote on who goes on.
         began_with: This process joins a job that runs, which so many ranks have begun; else None.
-        network: Between hosts, where somebody has told it.
+        told: Of the network between hosts, where somebody has.
         aggregation: A switch that sums on the way.
 
     Raises:
@@ -57,7 +57,7 @@ def make_context(
     ranks = host_of if began_with else host_of[:size]
     servers = len(host_of) - len(ranks)
     over_mpi = any(transport == "mpi" for _, transport, _, _, _ in peers)
-    if servers and (settings.elastic or network is not None or over_mpi):
+    if servers and (settings.elastic or told is not None or over_mpi):
         raise InvalidArgument(
             "a job with servers is not elastic, is not told what lies between its hosts, and does not use MPI between "
             "its ranks. Remedy: leave out --servers, or --min-np, --topology-file, RINGCORE_ELASTIC and "
@@ -98,12 +98,12 @@ def make_context(
         nccl_shares_gpus=nccl_shares_gpus(os.environ),
         mpi=world,
         joins=began_with is not None,
-        network=network,
+        network=None if told is None else told.network,
         servers=servers,
         aggregation=aggregation,
     )
     return Context(
         rank, size, *place, host_of=ranks, settings=settings, runtime=runtime, memory=memory, epoch=epoch,
-        local_ranks=local_ranks, servers=servers,
+        local_ranks=local_ranks, servers=servers, told=told,
         peer_fds={peer: list(fds) for peer, _, fds, _, _ in peers},
     )  # fmt: skip

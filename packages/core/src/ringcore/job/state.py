@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ringcore import _native
     from ringcore.bootstrap.lanes import LateLanes
     from ringcore.bootstrap.paths import Endpoint
+    from ringcore.bootstrap.told_network import ToldNetwork
     from ringcore.environment.settings import Settings
     from ringcore.job.membership import Membership
 
@@ -74,6 +75,7 @@ class Context:
     hosts: list[int] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)
     servers: int = 0  # behind the ranks
+    told: ToldNetwork | None = None  # what lies between the hosts
     arriving: set[int] = field(default_factory=set)  # The places of those who were met, and are no members yet.
     is_newcomer: bool = False  # This process is no member yet, and counts as if it were the last.
     touched: list[bytes] = field(default_factory=list)  # memory that a newcomer keeps for its first step

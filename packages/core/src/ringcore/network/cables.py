@@ -45,17 +45,31 @@ def network_of(topology: Topology, places: Sequence[Place]) -> Network:
     """
     known = {host.name: host for host in topology.hosts}
     at: dict[str, list[int]] = {}
-    for number, place in enumerate(places):
-        at.setdefault(_named(place, known).name, []).append(number)
+    for number, name in enumerate(names_of(topology, places)):
+        at.setdefault(name, []).append(number)
     links = [link for link in topology.links if {link.start, link.end} <= {*at, *topology.switches}]
     even = _even(topology, at, links)
     return even or _Weaver(len(places), topology, at).weave(links, known)
 
 
-def _named(place: Place, known: dict[str, Host]) -> Host:
+def names_of(topology: Topology, places: Sequence[Place]) -> list[str]:
+    """What the topology calls each of the places.
+
+    Args:
+        topology: What was told.
+        places: The hosts.
+
+    Raises:
+        InvalidArgument: A host is not in the topology.
+    """
+    known = {host.name for host in topology.hosts}
+    return [_name_of(place, known) for place in places]
+
+
+def _name_of(place: Place, known: set[str]) -> str:
     for name in (*place.addresses, place.name):
         if name in known:
-            return known[name]
+            return name
     raise InvalidArgument(
         f"the topology has no host {place.name!r}, where ranks {list(place.ranks)} are; it has {sorted(known)}. "
         f"Remedy: add it with its links, by its name or one of its addresses ({', '.join(place.addresses) or 'none'})"

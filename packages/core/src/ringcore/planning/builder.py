@@ -103,9 +103,10 @@ class Builder:
         generator: The plan's name, in timelines and messages.
         request: What it is for.
         chunks: Into how many the data is divided; of an allgather, reducescatter or alltoall a multiple of the ranks.
-        scratch_chunks: That each rank needs besides.
+        scratch_chunks: That each node needs besides.
         accumulates_once: Every sum is made by one `reduce` of all ranks' values in the ranks' order: 16-bit sums are
             rounded once. Without it the plan is not used for 16-bit floats among more than two ranks.
+        serving: So many nodes, numbered behind the ranks, take part and have no data of their own.
 
     Raises:
         InvalidArgument: There is no such plan.
@@ -119,6 +120,7 @@ class Builder:
         *,
         scratch_chunks: int = 0,
         accumulates_once: bool = False,
+        serving: int = 0,
     ) -> None:
         if request.collective not in _native.COLLECTIVES:
             known = ", ".join(name for name in _native.COLLECTIVES if name != "barrier")
@@ -129,14 +131,16 @@ class Builder:
             )
         if chunks < 1 or scratch_chunks < 0:
             raise InvalidArgument(f"a plan has at least 1 chunk, not {chunks}, and not {scratch_chunks} of scratch")
+        if serving < 0:
+            raise InvalidArgument(f"no plan has {serving} nodes that serve; there may be none, 0")
         self._plan = _native.Plan(
-            generator, _native.COLLECTIVES[request.collective], request.ranks, 0, request.root, chunks, scratch_chunks,
-            accumulates_once,
+            generator, _native.COLLECTIVES[request.collective], request.ranks, serving, request.root, chunks,
+            scratch_chunks, accumulates_once,
         )  # fmt: skip
-        self._programs = [Program(self._plan, rank) for rank in range(request.ranks)]
+        self._programs = [Program(self._plan, node) for node in range(self._plan.nodes)]
 
     def __getitem__(self, rank: int) -> Program:
-        """The program of a rank, to append to."""
+        """The program of a rank, or of who serves behind them, to append to."""
         if not 0 <= rank < len(self._programs):
             raise InvalidArgument(f"the plan has no rank {rank}: it has 0 to {len(self._programs) - 1}")
         return self._programs[rank]

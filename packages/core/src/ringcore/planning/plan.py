@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ringcore import _native
 from ringcore._errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from ringcore.network import Topology
 
 
 class Plan:
@@ -81,6 +85,8 @@ class Plan:
         latency_s: float = 25e-6,
         message_s: float = 2.8e-6,
         hosts: int | None = None,
+        topology: Topology | None = None,
+        host_names: Sequence[str] = (),
     ) -> float:
         """How long it takes, by the cost model.
 
@@ -89,18 +95,28 @@ class Plan:
             bits_per_s: Of a host's port, each way; as the other two, that of TCP over 10 Gbit/s.
             latency_s: From the last byte's departure to its arrival.
             message_s: What a message costs the processor.
-            hosts: On how many the ranks are; `None`: one each.
+            hosts: On how many the ranks are; `None`: one each, as far as `topology` has them. Those who serve have
+                further ones.
+            topology: What lies between hosts, instead of `bits_per_s` and `latency_s`: the nodes are on its hosts in
+                their order, those who serve beside the ranks where there are no more.
+            host_names: By rank, and those who serve behind them: what `topology` calls its host, instead of `hosts`.
 
         Returns:
             Seconds until the last rank is done.
 
         Raises:
-            InvalidArgument: The plan is wrong; see `check`.
+            InvalidArgument: The plan is wrong, see `check`; or there are no such hosts.
         """
-        return self._native.predict(hosts or self.ranks, bits_per_s / 8, latency_s, message_s, nbytes)
+        from ringcore.planning.placement import place
+
+        where = place(
+            self.ranks, self.serving, (latency_s, bits_per_s / 8, []),
+            hosts=hosts, topology=topology, host_names=host_names,
+        )  # fmt: skip
+        return self._native.predict(where.host_of, where.network, message_s, nbytes)
 
     def program(self, rank: int) -> list[list[str]]:
-        """What a rank does, in words: the steps of each of its channels, which run side by side."""
+        """What a rank, or who serves behind them, does in words: the steps of its channels, which run side by side."""
         if not 0 <= rank < self._native.nodes:
             raise InvalidArgument(f"the plan has no rank {rank}: it has 0 to {self._native.nodes - 1}")
         return self._native.program(rank)
@@ -124,6 +140,11 @@ class Plan:
     def ranks(self) -> int:
         """How many it is for."""
         return self._native.ranks
+
+    @property
+    def serving(self) -> int:
+        """How many nodes behind the ranks take part, and have no data of their own."""
+        return self._native.nodes - self._native.ranks
 
     @property
     def root(self) -> int:
@@ -152,4 +173,6 @@ class Plan:
         return hash(self.hash)
 
     def __repr__(self) -> str:
-        return f"<Plan {self.generator!r}: {self.collective} among {self.ranks} ranks, {self.steps} steps, {self.hash}>"
+        serving = f" and {self.serving} who serve" if self.serving else ""
+        nodes = f"{self.ranks} ranks{serving}"
+        return f"<Plan {self.generator!r}: {self.collective} among {nodes}, {self.steps} steps, {self.hash}>"

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ringcore.planning.plan import Plan
+
+if TYPE_CHECKING:
+    from ringcore.network import Topology
 
 
 @dataclass(frozen=True)
@@ -17,12 +21,17 @@ class Request:
         nbytes: So many, about: a plan counts chunks, and serves neighbouring sizes as well.
         host_of: By rank: a number of the host that it is on.
         root: Of a broadcast or reduce.
+        topology: What lies between the hosts, where the job was told it (`ringrun --topology-file`); `None`: it was
+            not. It may have hosts that the job does not.
+        host_names: By rank: what `topology` calls its host; empty without one.
     """
 
     collective: str
     nbytes: int
     host_of: tuple[int, ...] = field(default=(0, 0))
     root: int = 0
+    topology: Topology | None = None
+    host_names: tuple[str, ...] = ()
 
     @property
     def ranks(self) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ringcore import _native
 from ringcore._errors import InvalidArgument
+from ringcore.network.cables import Network as Between
 from ringcore.network.units import parse_bytes, parse_seconds
 from ringcore.simulation.start import Start, start_of
 from ringcore.simulation.values import Network
@@ -145,6 +146,32 @@ def simulate(
         agreement=_agreement(native.agreement(operations)),
         start=start_of(ranks, hosts, network),
     )
+
+
+def collective_times(
+    collective: str,
+    nbytes: int,
+    host_of: Sequence[int],
+    network: Between,
+    *,
+    serving: int = 0,
+    message_s: float = Network.message_s,
+) -> tuple[CollectiveTime, ...]:
+    """What the engine's own plans take where links may differ.
+
+    Args:
+        collective: Which one.
+        nbytes: Of the tensor.
+        host_of: By node: the number of its host.
+        network: Between these hosts.
+        serving: The last so many nodes are no ranks.
+        message_s: What a message costs the processor of each end.
+
+    Returns:
+        By algorithm that is not hopeless, the quickest first.
+    """
+    native = _native.SimulatedNetwork.between(host_of, serving, network, message_s)
+    return tuple(_time(each) for each in native.collective(_native.COLLECTIVES[collective], nbytes, []))
 
 
 def _check(ranks: int, hosts: int, collective: str, slow: Mapping[int, float], operations: int) -> None:
