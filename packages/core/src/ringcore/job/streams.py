@@ -15,6 +15,9 @@ _BLOCK = memoryview(bytes(64 * 1024))
 _END = b"\1"
 # What comes first was sent while queues on the way were empty, and TCP did not know its window.
 _RAMP = 0.3
+# Of a round so much lies between the two moments that are compared. Whoever had no processor at the first one saw both
+# at once, and what came between would be divided by next to nothing.
+_LEAST_SPAN = 0.35
 _LIMIT_S = 30.0
 # In Linux's tcp_info: smoothed and least round trip, in microseconds, and bytes received.
 _INFO_BYTES, _RTT_AT, _RECEIVED_AT, _MIN_RTT_AT = 256, 68, 128, 148
@@ -58,6 +61,7 @@ class Streams:
             ResourceError: A host broke off, or its data did not come.
         """
         begin = time.monotonic()
+        start = Mark(0.0, {source: self._received(source) for source in sources})
         marks = [(_RAMP * seconds, Mark()), (seconds, Mark())]
         with selectors.DefaultSelector() as selector:
             for target in targets:
@@ -77,10 +81,11 @@ class Streams:
                     {source: self._received(source) for source in sources},
                 )
         first, last = marks[0][1], marks[1][1]
-        return {
-            source: 8 * (last.received[source] - first.received[source]) / max(last.at - first.at, 1e-9)
-            for source in sources
-        }
+        least = _LEAST_SPAN * seconds
+        if last.at - first.at < least:
+            first = start
+        span = max(last.at - first.at, least)
+        return {source: 8 * (last.received[source] - first.received[source]) / span for source in sources}
 
     def _turn(self, selector: selectors.BaseSelector, begin: float, seconds: float) -> None:
         ready = selector.select(max(0.0, begin + seconds + _LIMIT_S - time.monotonic()))
