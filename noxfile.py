@@ -212,6 +212,16 @@ def parameter_server(session: nox.Session) -> None:
     in_environment(session, "mxnet", "python", "benchmarks/run.py", "parameter_server", scaling, *session.posargs)
 
 
+@nox.session(python=PYTHON, requires=[environment_of("torch")])
+def uneven(session: nox.Session) -> None:
+    """Measure plans for links that differ, as root, alone on the machine. `nox -s uneven -- --cases star4`."""
+    require_system(session, "ip")
+    install(session, "compile")
+    folder = build_native(session, "benchmark", "-DRINGCORE_BUILD_BENCHMARKS=ON")
+    program = f"--program={folder / 'ringcore_uneven'}"
+    in_environment(session, "torch", "python", "benchmarks/uneven.py", program, *session.posargs)
+
+
 @nox.session(python=PYTHON, requires=["wheels"])
 def bench_clusters(session: nox.Session) -> None:
     """Measure ranks of Spark and Ray beside TorchDistributor and Ray Train, and Parquet beside a DataLoader."""

@@ -304,7 +304,7 @@ def python_plan(program: str, repeats: int) -> Iterator[dict[str, Any]]:
         for line in lines:
             yield {**line, "plan": "ring", "same_steps": same, "bitwise_equal": equal}
     with star() as (hosts, network):
-        ways = [Way("packed_trees", network), Way("in Python", plan="packed", settled=2)]
+        ways = [Way("packed_trees", network), Way("in Python", network, plan="packed", settled=2)]
         for line in compare(hosts, ways, NBYTES, STAR_BOUND, repeats):
             yield {**line, "plan": "packed"}
 
