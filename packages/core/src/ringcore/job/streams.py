@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ringcore._errors import ResourceError
 
-_BLOCK = memoryview(bytes(64 * 1024))
+_BLOCK = memoryview(bytes(16 * 1024))
 _END = b"\1"
 # What comes first was sent while queues on the way were empty, and TCP did not know its window.
 _RAMP = 0.3
@@ -21,8 +21,9 @@ _LEAST_SPAN = 0.35
 _LIMIT_S = 30.0
 # In Linux's tcp_info: smoothed and least round trip, in microseconds, and bytes received.
 _INFO_BYTES, _RTT_AT, _RECEIVED_AT, _MIN_RTT_AT = 256, 68, 128, 148
-# More than this is not handed to the kernel before it can send it: it would still arrive when others measure.
-_UNSENT_BYTES = 128 * 1024
+# More than this is not handed to the kernel before it can send it: it would still arrive when others measure. A host
+# that sends to seven at once through 100 Mbit/s needs 10 ms for it.
+_UNSENT_BYTES = 16 * 1024
 
 
 @dataclass
