@@ -14,7 +14,7 @@ from ringcore._errors import InvalidArgument, RingcoreError
 from ringcore.network import read_file
 from ringcore.network.units import parse_bytes
 from ringcore.planning import Plan
-from ringcore.planning.placement import place, spread
+from ringcore.planning.hosts import place, spread
 from ringcore.simulation import Network
 from ringcore.simulation.job import collective_times
 from ringcore.simulation.picture import bytes_text, time_text

@@ -11,7 +11,12 @@ from dataclasses import dataclass, field
 
 from ringcore._errors import ResourceError
 
-_BLOCK = memoryview(bytes(16 * 1024))
+# Not more than this is handed to the kernel before it can send it: the rest would still arrive when others measure. As
+# much as leaves in so many seconds, as soon as it is known; first what a host that sends to seven at once through
+# 100 Mbit/s needs 10 ms for.
+_UNSENT_S = 1.5e-3
+_LEAST_UNSENT, _MOST_UNSENT = 16 * 1024, 1 << 20
+_ZEROS = memoryview(bytes(_MOST_UNSENT))
 _END = b"\1"
 # What comes first was sent while queues on the way were empty, and TCP did not know its window.
 _RAMP = 0.3
@@ -21,9 +26,6 @@ _LEAST_SPAN = 0.35
 _LIMIT_S = 30.0
 # In Linux's tcp_info: smoothed and least round trip, in microseconds, and bytes received.
 _INFO_BYTES, _RTT_AT, _RECEIVED_AT, _MIN_RTT_AT = 256, 68, 128, 148
-# More than this is not handed to the kernel before it can send it: it would still arrive when others measure. A host
-# that sends to seven at once through 100 Mbit/s needs 10 ms for it.
-_UNSENT_BYTES = 16 * 1024
 
 
 @dataclass
@@ -45,12 +47,19 @@ class Streams:
 
     out: Mapping[int, socket.socket]
     into: Mapping[int, socket.socket]
+    _unsent: dict[int, int] = field(default_factory=dict)  # what is handed to the kernel at once, by target
+    _sent: dict[int, int] = field(default_factory=dict)  # in this round
 
     def prepare(self) -> None:
         """Let nothing wait in the sockets."""
         for connection in (*self.out.values(), *self.into.values()):
             connection.setblocking(False)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
+        for target in self.out:
+            self._limit_unsent(target, _LEAST_UNSENT)
+
+    def _limit_unsent(self, target: int, nbytes: int) -> None:
+        self._unsent[target] = min(max(nbytes, _LEAST_UNSENT), _MOST_UNSENT)
+        self.out[target].setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, self._unsent[target])
 
     def run(self, targets: Sequence[int], sources: Sequence[int], seconds: float) -> dict[int, float]:
         """Send to some hosts for so long, and take what others send at the same time.
@@ -64,6 +73,8 @@ class Streams:
         begin = time.monotonic()
         start = Mark(0.0, {source: self._received(source) for source in sources})
         marks = [(_RAMP * seconds, Mark()), (seconds, Mark())]
+        self._sent = dict.fromkeys(targets, 0)
+        is_ramp = True
         with selectors.DefaultSelector() as selector:
             for target in targets:
                 selector.register(self.out[target], selectors.EVENT_WRITE, target)
@@ -72,6 +83,10 @@ class Streams:
             while selector.get_map():
                 self._turn(selector, begin, seconds)
                 now = time.monotonic() - begin
+                if is_ramp and now >= _RAMP * seconds:
+                    is_ramp = False
+                    for target, sent in self._sent.items():
+                        self._limit_unsent(target, int(sent / now * _UNSENT_S))
                 for due, mark in marks:
                     if now >= due and not mark.received:
                         mark.at, mark.received = now, {source: self._received(source) for source in sources}
@@ -96,7 +111,8 @@ class Streams:
             try:
                 if events & selectors.EVENT_WRITE:
                     over = time.monotonic() - begin >= seconds
-                    self.out[key.data].send(_END if over else _BLOCK)
+                    block = _END if over else _ZEROS[: self._unsent[key.data]]
+                    self._sent[key.data] += self.out[key.data].send(block)
                 else:
                     data = self.into[key.data].recv(1 << 18)
                     if not data:

@@ -107,7 +107,7 @@ class Plan:
         Raises:
             InvalidArgument: The plan is wrong, see `check`; or there are no such hosts.
         """
-        from ringcore.planning.placement import place
+        from ringcore.planning.hosts import place
 
         where = place(
             self.ranks, self.serving, (latency_s, bits_per_s / 8, []),

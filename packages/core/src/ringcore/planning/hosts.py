@@ -11,7 +11,7 @@ from ringcore.network.cables import Network, Place, network_of
 
 
 @dataclass(frozen=True)
-class Placement:
+class NodesOnHosts:
     """Nodes on hosts.
 
     Attributes:
@@ -52,7 +52,7 @@ def place(
     hosts: int | None = None,
     topology: Topology | None = None,
     host_names: Sequence[str] = (),
-) -> Placement:
+) -> NodesOnHosts:
     """Nodes on hosts, as `spread` says; or on those of a topology.
 
     Args:
@@ -69,7 +69,7 @@ def place(
     if topology is None:
         if host_names:
             raise InvalidArgument("names of hosts were given, and no topology that has them")
-        return Placement(tuple(spread(ranks, serving, hosts)), even)
+        return NodesOnHosts(tuple(spread(ranks, serving, hosts)), even)
     known = len(topology.hosts)
     if host_names and len(host_names) != ranks + serving:
         raise InvalidArgument(f"the plan has {ranks + serving} nodes, and {len(host_names)} names of hosts were given")
@@ -85,4 +85,4 @@ def place(
         Place(name, (), tuple(node for node, host in enumerate(host_of) if host == number))
         for name, number in numbers.items()
     ]
-    return Placement(host_of, network_of(topology, places))
+    return NodesOnHosts(host_of, network_of(topology, places))
