@@ -215,7 +215,7 @@ def parameter_server(session: nox.Session) -> None:
 @nox.session(python=PYTHON, requires=[environment_of("torch")])
 def uneven(session: nox.Session) -> None:
     """Measure plans for links that differ, as root, alone on the machine. `nox -s uneven -- --cases star4`."""
-    require_system(session, "ip")
+    require_system(session, "ip", "sshd")
     install(session, "compile")
     folder = build_native(session, "benchmark", "-DRINGCORE_BUILD_BENCHMARKS=ON")
     program = f"--program={folder / 'ringcore_uneven'}"
