@@ -12,6 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pictures import pyplot, save
 from ringcore.simulation import Simulation, simulate
 
 HERE = Path(__file__).parent
@@ -87,22 +88,13 @@ def draw_measured(axes: Any, rows: list[dict[str, Any]]) -> None:
 
 def draw(rows: list[dict[str, Any]], measured: list[dict[str, Any]]) -> None:
     """The picture."""
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    mpl.rcParams.update({"svg.hashsalt": "ringcore", "svg.fonttype": "none", "font.size": 8, "axes.titlesize": 8})
-    import matplotlib.pyplot as plt
-
-    figure, all_axes = plt.subplots(2, 2, figsize=(8, 6.4))
+    figure, all_axes = pyplot().subplots(2, 2, figsize=(8, 6.4))
     for axes, name in zip(all_axes.flat, NETWORKS, strict=False):
         draw_network(axes, name, rows)
     draw_measured(all_axes.flat[-1], measured)
     for axes in all_axes.flat:
         axes.set_ylabel("seconds")
-        axes.grid(visible=True, alpha=0.3)
-        axes.legend(fontsize=7)
-    figure.tight_layout()
-    figure.savefig(PICTURE, metadata={"Date": None})
+    save(figure, PICTURE)
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from loss_over_time_rank import PAUSE_S, SLOW, WAYS
 from network import HERE, run_ranks
+from pictures import pyplot, save
 from support.namespaces import namespaces
 
 RANK = str(HERE / "loss_over_time_rank.py")
@@ -43,14 +44,9 @@ def measured(way: str, seconds: float) -> dict[str, Any]:
 
 def draw(found: dict[str, Any]) -> None:
     """The picture."""
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    mpl.rcParams.update({"svg.hashsalt": "ringcore", "svg.fonttype": "none", "font.size": 8})
-    import matplotlib.pyplot as plt
-
+    plt = pyplot()
     figure, (even, slow) = plt.subplots(1, 2, figsize=(9, 4.5), sharey=True, width_ratios=(2, 1))
-    colours = plt.get_cmap("tab20").colors  # type: ignore[attr-defined]
+    colours = plt.get_cmap("tab20").colors
     for number, (way, one) in enumerate(found.items()):
         seconds, _, losses = zip(*one["points"], strict=True)
         style = "--" if way.startswith(("float32", "Distributed")) else "-"
@@ -61,10 +57,7 @@ def draw(found: dict[str, Any]) -> None:
         axes.set_xlabel("seconds of training")
         axes.set_ylabel("loss")
         axes.set_ylim(1.2, 3.8)  # what diverges leaves the picture
-        axes.grid(visible=True, alpha=0.3)
-        axes.legend(fontsize=7)
-    figure.tight_layout()
-    figure.savefig(PICTURE, metadata={"Date": None})
+    save(figure, PICTURE)
 
 
 def main() -> None:

@@ -36,7 +36,10 @@ def pccl_allreduce(
     communicator = pccl.Communicator(f"{root}:{PORT}", p2p_connection_pool_size=at_once)
     communicator.connect(CONNECT_ATTEMPTS)
     # The ring's order is left as it is: all hosts are equally far from each other.
-    while communicator.get_attribute(pccl.Attribute.GLOBAL_WORLD_SIZE) < size:
+    deadline = time.monotonic() + CONNECT_ATTEMPTS
+    while (come := communicator.get_attribute(pccl.Attribute.GLOBAL_WORLD_SIZE)) < size:
+        if time.monotonic() > deadline:
+            raise SystemExit(f"pccl: {come} of {size} ranks have come in {CONNECT_ATTEMPTS} s")
         if communicator.are_peers_pending():
             communicator.update_topology()
         time.sleep(0.1)

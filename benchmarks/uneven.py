@@ -27,6 +27,7 @@ import itertools
 import json
 import os
 import platform
+import select
 import statistics
 import subprocess
 import sys
@@ -96,9 +97,14 @@ def start_ranks(
 
 def read_lines(ranks: Sequence[subprocess.Popen[bytes]]) -> list[dict[str, Any]]:
     """The next one of each rank."""
-    lines = [rank.stdout.readline() for rank in ranks if rank.stdout is not None]
-    if not all(lines):
-        raise SystemExit("a rank has failed")
+    lines = []
+    for number, rank in enumerate(ranks):
+        assert rank.stdout is not None
+        # It writes one line for each that it reads, so that nothing waits in a buffer of this process.
+        in_time = select.select([rank.stdout], [], [], LIMIT_S)[0]
+        lines.append(rank.stdout.readline() if in_time else b"")
+        if not lines[-1]:
+            raise SystemExit(f"rank {number} has failed" if in_time else f"rank {number} said nothing for {LIMIT_S} s")
     return [json.loads(line) for line in lines]
 
 
