@@ -166,6 +166,56 @@ def test_an_exchange_keeps_what_it_does_not_send(kind: str, equal_on_all_ranks: 
     assert equal_on_all_ranks(model.parameters())
 
 
+@on(TWO, THREE_OVER_TCP)
+@pytest.mark.parametrize("kind", EXCHANGES)
+def test_of_a_step_that_is_left_out_an_exchange_keeps_nothing(kind: str, equal_on_all_ranks: Equal) -> None:
+    def trained(left_out: float | None) -> tuple[torch.Tensor, Any]:
+        weight = torch.zeros(50, 60, requires_grad=True)
+        optimizer = ring.DistributedOptimizer(
+            torch.optim.SGD([weight], lr=0.1), [("weight", weight)], compression=EXCHANGES[kind]()
+        )
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        for step in range(4):
+            gradient = own_gradient(weight.numel()).view_as(weight) * (step + 1)
+            if step == 2:
+                if left_out is None:
+                    continue
+                gradient[3, 4] = left_out if ring.rank() == 1 else 1.0
+            optimizer.zero_grad()
+            scaler.scale((weight * gradient).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update(1024.0)
+        return weight.detach(), optimizer.state_dict()["compression"]
+
+    weight, state = trained(None)
+    for left_out in (torch.inf, torch.nan):
+        again, kept = trained(left_out)
+        assert torch.equal(again, weight)
+        assert equal_on_all_ranks([again])
+        for part in kept.keys() - {"warmup_steps"}:
+            assert torch.equal(torch.from_numpy(kept[part]["weight"]), torch.from_numpy(state[part]["weight"]))
+
+
+@on(TWO_OVER_TCP)
+@pytest.mark.parametrize(("kind", "too_large"), [("fp16", 1e30), ("int8", torch.inf)])
+def test_what_is_infinite_is_no_error_to_be_kept(kind: str, too_large: float) -> None:
+    weight = torch.zeros(100, 200, requires_grad=True)
+    optimizer = ring.DistributedOptimizer(
+        torch.optim.SGD([weight], lr=1.0), [("weight", weight)], error_feedback=True,
+        compression=getattr(ring.Compression, kind),
+    )  # fmt: skip
+    for step in range(2):
+        gradient = own_gradient(weight.numel()).view_as(weight)
+        if step == 0 and ring.rank() == 1:
+            gradient[3, 4] = too_large
+        optimizer.zero_grad()
+        (weight * gradient).sum().backward()
+        optimizer.synchronize()
+        assert weight.grad is not None
+        assert bool(weight.grad.isfinite().all()) == (step == 1)
+    assert optimizer.state_dict()["errors"]["weight"].isfinite().all()
+
+
 @on(TWO)
 @pytest.mark.parametrize("name", ["powersgd", "topk", "onebit"])
 def test_an_exchange_begins_with_whole_gradients(name: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ringcore._errors import InvalidArgument
@@ -21,7 +21,9 @@ class Exchange:
     """Averages gradients over all ranks, in host memory, on arrays of numpy: the same code for every framework.
 
     What a rank's own gradient loses on the way is kept by the name of its parameter, and added to the next gradient
-    (Seide et al. 2014; Karimireddy et al. 2019). Every rank hands over the same names in the same order.
+    (Seide et al. 2014; Karimireddy et al. 2019). Every rank hands over the same names in the same order. When an average
+    is infinite or no number, as where losses are scaled and the scale was too large, the step is one that the program
+    leaves out: nothing of it is kept, on any rank.
 
     Args:
         warmup_steps: So many averages are of whole gradients, before less is sent. Adam divides by the size of
@@ -70,8 +72,9 @@ class Exchange:
                 large[each] += self.errors[each]
             before = {each: gradient.copy() for each, gradient in large.items()}
             sent = self.exchange(large, name, process_set)
-            for each, whole in before.items():
-                self.errors[each] = whole - sent[each]
+            if are_finite(gradients.values()):
+                for each, whole in before.items():
+                    self.errors[each] = whole - sent[each]
 
     def shrinks(self, gradient: Array) -> bool:
         """Whether less is sent of such a gradient; otherwise it is averaged as it is."""
@@ -92,6 +95,14 @@ class Exchange:
 
         self.errors = {each: np.array(error) for each, error in state["errors"].items()}
         self.warmup_steps = int(state.get("warmup_steps", 0))
+
+
+def are_finite(averages: Iterable[Array]) -> bool:
+    """Whether no value is infinite or no number; the same on every rank, as averages are."""
+    import numpy as np
+
+    with np.errstate(invalid="ignore", over="ignore"):
+        return all(np.isfinite(average.sum()) for average in averages)
 
 
 def mean(arrays: list[Array], name: str, process_set: ProcessSet, op: ReduceOp = ReduceOp.AVERAGE) -> None:

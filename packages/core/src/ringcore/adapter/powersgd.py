@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringcore._errors import InvalidArgument
 from ringcore.adapter.collectives import ReduceOp
-from ringcore.adapter.exchange import Exchange, mean
+from ringcore.adapter.exchange import Exchange, are_finite, mean
 from ringcore.job.process_sets import ProcessSet
 
 if TYPE_CHECKING:
@@ -54,10 +54,12 @@ class PowerSGD(Exchange):
         mean(list(ps.values()), f"{name}.p", process_set, ReduceOp.SUM)
         for each, p in ps.items():
             ps[each] = np.linalg.qr(p)[0]
-        self.queries = {each: np.ascontiguousarray(matrix.T @ ps[each]) for each, matrix in matrices.items()}
-        mean(list(self.queries.values()), f"{name}.q", process_set)
+        queries = {each: np.ascontiguousarray(matrix.T @ ps[each]) for each, matrix in matrices.items()}
+        mean(list(queries.values()), f"{name}.q", process_set)
         for each, matrix in matrices.items():
-            matrix[...] = ps[each] @ self.queries[each].T
+            matrix[...] = ps[each] @ queries[each].T
+        if are_finite(queries.values()):
+            self.queries = queries
         return gradients
 
     def _query(self, name: str, matrix: Array) -> Array:
