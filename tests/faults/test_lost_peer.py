@@ -86,6 +86,28 @@ def test_a_short_pause_is_no_alarm(tmp_path: Path, transport: str) -> None:
     assert [outcome.result for outcome in outcomes] == [[2.0] * 3] * 2, outcomes
 
 
+def sums_up_much() -> list:
+    ringcore.init()
+    tensor = np.ones(16 << 20, np.float32)
+    found = set()
+    for step in range(30):
+        found.add(float(ringcore.allreduce(tensor, op=ringcore.Sum, name="t")[-1]))
+        if step == 2:
+            mark("ready")
+    return list(found)
+
+
+@pytest.mark.long
+def test_who_may_be_silent_for_long_may_leave_data_unread_for_as_long(tmp_path: Path) -> None:
+    # Longer than SocketAnswers would wait for a host that acknowledges nothing; this one's kernel does.
+    env = {"RINGCORE_TRANSPORT": "tcp", "RINGCORE_HEARTBEAT_S": "90"}
+    with ranks.started(sums_up_much, 2, tmp_path, env=env) as job:
+        job.await_mark("ready", 0, 1)
+        job.pause(1, 40)
+        outcomes = job.wait()
+    assert [outcome.result for outcome in outcomes] == [[2.0]] * 2, outcomes
+
+
 def starves() -> list:
     """Rank 1 and what needs no rest share a processor, which goes to the others, until rank 0 has told of it."""
     import logging

@@ -11,7 +11,7 @@ import ringcore
 from ringcore.bootstrap.sockets import allows_bbr
 from support import ranks
 from support.namespaces import Host, far_apart, namespaces, place_ranks
-from support.rank import caught
+from support.rank import caught, reduce_until_lost
 
 ELEMENTS = 1 << 20
 NBYTES = 4 * ELEMENTS
@@ -119,6 +119,27 @@ def test_two_networks_share_the_traffic(hosts: list[Host], tmp_path: Path, by: s
     assert [o.result["sockets"] for o in outcomes] == [5, 5]  # two lanes were used
     cables = sent(hosts) - before
     assert shared(cables), cables
+
+
+def is_cut_off() -> dict:
+    error = caught(ringcore.init)
+    return error if error["type"] is not None else reduce_until_lost(4 << 20, "over.both")
+
+
+@pytest.mark.long
+def test_a_network_of_two_that_is_cut_ends_what_needs_it(tmp_path: Path) -> None:
+    """The heart beats on the other one. For half a minute it is hoped that somebody acknowledges."""
+    with namespaces(2, networks=2, sshd=False) as own:
+        place = place_ranks(own, tmp_path)
+        place["env"]["RINGCORE_NETWORK"] = "10.213.0.0/16,10.214.0.0/16"
+        with ranks.started(is_cut_off, 2, tmp_path, **place) as job:
+            job.await_mark("ready", 0, 1)
+            own[1].set_link(False, network=1)
+            outcomes = job.wait()
+    errors = [outcome.result for outcome in outcomes]
+    assert [error["type"] for error in errors] == ["PeerLostError"] * 2, errors
+    assert any("stopped answering" in error["message"] for error in errors), errors
+    assert all("over.both" in error["message"] for error in errors), errors
 
 
 def test_two_ranks_on_each_host_send_what_one_would(hosts: list[Host], tmp_path: Path) -> None:

@@ -70,9 +70,9 @@ class Host:
         """Start a command there; see `subprocess.Popen`. Signals reach the command itself."""
         return subprocess.Popen(self.command(argv, options.pop("cwd", None)), **options)
 
-    def set_link(self, up: bool) -> None:
-        """Plug the host's cable in, or pull it out: packets get lost, nobody is told."""
-        _in(self.pid, "ip", "link", "set", "eth0", "up" if up else "down")
+    def set_link(self, up: bool, network: int = 0) -> None:
+        """Plug the host's cable to a network in, or pull it out: packets get lost, nobody is told."""
+        _in(self.pid, "ip", "link", "set", self.interfaces[network], "up" if up else "down")
 
     def shape(self, rate: str, burst: str, queue: str) -> None:
         """Limit what the host's cable carries in each direction: a token bucket (tbf) at either end.

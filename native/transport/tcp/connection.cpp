@@ -19,9 +19,6 @@
 namespace ringcore::transport {
 namespace {
 
-// The heartbeat finds a silent peer long before; this is for processes in which it cannot run.
-constexpr unsigned kUserTimeoutMilliseconds = 30'000;
-
 // A connection on which nobody says anything: who tracks connections on the way, as firewalls do, forgets them after some
 // minutes. The heart beats on the lane for control alone.
 constexpr unsigned kIdleSeconds = 30;
@@ -56,7 +53,6 @@ Connection::Connection(Fd socket, LinkFailure& failure) : socket_(std::move(sock
   is_tcp_ = domain == AF_INET || domain == AF_INET6;
   if (!is_tcp_) return;
   set_tcp_option(fd(), TCP_NODELAY, "TCP_NODELAY", 1);
-  set_tcp_option(fd(), TCP_USER_TIMEOUT, "TCP_USER_TIMEOUT", kUserTimeoutMilliseconds);
   set_tcp_option(fd(), TCP_KEEPIDLE, "TCP_KEEPIDLE", kIdleSeconds);
   set_tcp_option(fd(), TCP_KEEPINTVL, "TCP_KEEPINTVL", kIdleSeconds);
   const int on = 1;
@@ -86,6 +82,10 @@ void Connection::pace_sends() {
 void Connection::keep_rate_over_long_way() {
   if (!is_tcp_ || pace_.pace(fd()).latency_s < kLongWaySeconds) return;
   ::setsockopt(fd(), IPPROTO_TCP, TCP_CONGESTION, kBbr.data(), kBbr.size());
+}
+
+void Connection::check_answers(Nanoseconds now) {
+  if (is_tcp_ && answers_.have_ceased(fd(), now)) failure_.fail_with(ETIMEDOUT);
 }
 
 std::size_t Connection::send(std::span<const std::byte> header, std::span<const std::byte> bytes) {

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "base/owned.hpp"
 #include "transport/buffer.hpp"
 #include "transport/link.hpp"
@@ -52,6 +53,8 @@ class Connection {
   std::size_t send(std::span<const std::byte> header, std::span<const std::byte> bytes);
 
   Pace pace() const { return pace_.pace(fd()); }
+  // Looks, once a second, whether the peer's host still acknowledges what is sent; fails when it has long ceased to.
+  void check_answers(Nanoseconds now);
 
   // As those of Link, for one lane.
   std::span<const std::byte> peek();
@@ -90,6 +93,7 @@ class Connection {
   std::unique_ptr<Tls> tls_;
   bool is_tcp_ = false;
   SocketPace pace_;
+  SocketAnswers answers_;
   Buffer buffer_;
   bool shown_ = false;  // `peek` returned all of the buffer, and none of it was consumed
   bool ended_ = false;

@@ -9,6 +9,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include "base/clock.hpp"
 #include "base/error.hpp"
 #include "transport/tcp/stripes.hpp"
 
@@ -90,11 +91,13 @@ class TcpLink final : public LaneLink {
   bool last_words_may_come() const override { return failure_.closed && has(kControlLane) && !lanes_.front()->ended(); }
 
   void check() override {
-    if (failure_.reason) return;
+    const Nanoseconds now = SteadyClock().now();
     check_fds_.clear();
-    for (const std::optional<Stripes>& lane : lanes_) {
+    for (std::optional<Stripes>& lane : lanes_) {
       if (!lane) continue;
-      for (const Connection& connection : lane->connections()) {
+      for (Connection& connection : lane->connections()) {
+        if (failure_.reason) return;
+        connection.check_answers(now);
         if (connection.may_be_closed()) check_fds_.push_back({connection.fd(), POLLRDHUP, 0});
       }
     }

@@ -4,6 +4,8 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <utility>
+
 namespace ringcore::transport {
 namespace {
 
@@ -27,6 +29,28 @@ std::optional<Nanoseconds> silence_of(int fd) {
   const std::optional<tcp_info> info = ask(fd);
   if (!info) return std::nullopt;
   return static_cast<Nanoseconds>(info->tcpi_last_data_recv) * kMillisecond;
+}
+
+bool SocketAnswers::have_ceased(int fd, Nanoseconds now) {
+  if (!is_due(now)) return false;
+  const std::optional<tcp_info> info = ask(fd);
+  if (!info) return false;
+  // What a receiver has no room for any more, though it had offered it, is not acknowledged before it has.
+  const bool is_data_under_way = info->tcpi_unacked > 0 && info->tcpi_snd_wnd > 0;
+  return have_ceased(
+      {.acknowledged = info->tcpi_bytes_acked, .is_under_way = is_data_under_way || info->tcpi_probes > 0});
+}
+
+bool SocketAnswers::is_due(Nanoseconds now) {
+  if (now - looked_at_ < kInterval) return false;
+  looked_at_ = now;
+  return true;
+}
+
+bool SocketAnswers::have_ceased(const Sent& sent) {
+  const bool answered = !sent.is_under_way || std::exchange(acknowledged_, sent.acknowledged) != sent.acknowledged;
+  without_ = answered ? 0 : without_ + 1;
+  return without_ >= kPatience;
 }
 
 void SocketPace::sent(int fd, std::size_t bytes) {

@@ -21,9 +21,10 @@ class Exchange:
     """Averages gradients over all ranks, in host memory, on arrays of numpy: the same code for every framework.
 
     What a rank's own gradient loses on the way is kept by the name of its parameter, and added to the next gradient
-    (Seide et al. 2014; Karimireddy et al. 2019). Every rank hands over the same names in the same order. When an average
-    is infinite or no number, as where losses are scaled and the scale was too large, the step is one that the program
-    leaves out: nothing of it is kept, on any rank.
+    (Seide et al. 2014; Karimireddy et al. 2019). Every rank hands over the same names in the same order.
+
+    When an average is infinite or no number, as where losses are scaled and the scale was too large, the step is one
+    that the program leaves out: nothing of it is kept, on any rank.
 
     Args:
         warmup_steps: So many averages are of whole gradients, before less is sent. Adam divides by the size of

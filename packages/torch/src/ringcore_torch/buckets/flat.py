@@ -88,8 +88,8 @@ class FlatBucket(Bucket):
         else:
             own.copy_(errors.to(self._wire.dtype))
         errors -= own
-        # A gradient that is infinite, or too large for 16 bits, makes this step one that the program leaves out; what is
-        # kept of it would spoil all the others.
+        # A gradient that is infinite, or too large for 16 bits, makes this step one that the program leaves out; what
+        # is kept of it would spoil all the others.
         if not errors.sum().isfinite():
             errors.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
