@@ -29,7 +29,7 @@ from typing import Any
 from network import HERE, far, goodput, run_ranks
 from pccl_rank import BUILT
 from support.namespaces import Host, namespaces
-from torchft_environment import lighthouse_command, torchft_python
+from support.torchft import lighthouse_command, torchft_python
 
 RANK = str(HERE / "sending_less_rank.py")
 TORCHFT_RANK = str(HERE / "torchft_rank.py")

@@ -39,7 +39,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(HERE.parent)]
 from support.mpis import installed  # noqa: E402
 from support.namespaces import Host, environ_with_ssh, namespaces  # noqa: E402
 from support.processes import RINGRUN, clean_environ, is_alive  # noqa: E402
-from torchft_environment import lighthouse_command, torchft_python  # noqa: E402
+from support.torchft import lighthouse_command, torchft_python  # noqa: E402
 
 RANKS = 4
 LIMIT_S, GRACE_S = 120, 10

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import ringcore
 from ringcore.network import Host as NamedHost
-from ringcore.network import Link, Topology, read, read_file
+from ringcore.network import Interface, Link, Topology, read, read_file
 from ringcore.planning import Plan
 from support import ranks
 from support.namespaces import Host, environ_with_ssh, move_to_rack, namespaces, place_ranks
@@ -187,6 +187,9 @@ def test_the_command_measures_links_and_a_job_plans_for_them(star: list[Host], t
     assert "4 hosts, each with a link of its own to each other" in done.stdout
     found = read_file(path)
     assert [host.name for host in found.hosts] == [host.name for host in star]
+    # A veth says that it carries 10 Gbit/s; these were measured to carry less.
+    assert [host.interfaces for host in found.hosts] == [(Interface("eth0", host.address, 10e9),) for host in star]
+    assert "host3: less than half of what eth0 (10gbit) carries; look at its cable" in " ".join(done.stdout.split())
     for link in found.links:
         assert near(link.bits_per_s, star_rate(int(link.start[-1]), int(link.end[-1]))), done.stdout
         assert 0 < link.latency_s < 0.01, done.stdout

@@ -1,5 +1,6 @@
 """What lies between hosts: how it is read and written, and what it means for the hosts of a job."""
 
+import io
 import itertools
 import random
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from ringcore import InvalidArgument
 from ringcore.bootstrap.told_network import announce_network, network_between, told_topology
 from ringcore.commands.cli import main
 from ringcore.environment.settings import Settings
-from ringcore.network import Host, Link, Topology, read
+from ringcore.network import Host, Interface, Link, Topology, read
 from ringcore.network.cables import Place, network_of
 from ringcore.network.findings import Findings, derive, doubtful_pairs, rounds_of_pairs
 from ringcore.network.picture import print_tables
@@ -60,6 +61,16 @@ def test_a_topology_comes_back_from_its_text() -> None:
         ('["a", "b"], "rate"', '["a"], "rate"', "line 4: it is between ['a']. Remedy: write two names"),
         ('"a", "b", {', '"a", 7, {', "line 2: 7 is no name"),
         ('"a", "b", {', '"a", "a", {', "line 2: 'a' names two hosts or switches"),
+        (
+            '"a", "b", {',
+            '"a", {"name": "b", "interfaces": ["eth0"]}, {',
+            "line 2: 'eth0' is no interface. Remedy: write",
+        ),
+        (
+            '"a", "b", {',
+            '"a", {"name": "b", "interfaces": [{"name": "eth0"}]}, {',
+            "line 2: 'address' is missing. Remedy: add it; needed are address, name",
+        ),
         ('"ringcore_topology": 1', '"ringcore_topology": 2', "line 1: its version is 2. Remedy: write 1, or a newer"),
         ('"hosts": [', '"hosts": {', "line 2: ':' is expected"),
         ('"20mbit", "latency": "1ms"}]}', '"20mbit", "latency": "1ms"}', "line 8: ',' or ']' is expected"),
@@ -303,6 +314,22 @@ def test_links_that_share_a_port_are_told_from_those_that_do_not() -> None:
     assert found.hosts[0].send_bits_per_s == pytest.approx(120e6) and found.hosts[0].receive_bits_per_s is None
     assert [host.send_bits_per_s for host in found.hosts[1:]] == [None] * 3
     assert {(link.start, link.end): link.bits_per_s for link in found.links}["h0", "h1"] == pytest.approx(100e6)
+
+
+def test_the_interface_that_was_measured_is_shown_and_named_where_it_carries_little() -> None:
+    findings = measured(racks([3], 1e9, 0))
+    cards = [(Interface("ib0", f"10.0.0.{i}", rate), Interface("eth0", f"10.1.0.{i}")) for i, rate in enumerate(
+        [1.5e9, 2.5e9, None]
+    )]  # fmt: skip
+    findings = replace(findings, interfaces=tuple(cards))
+    found = derive(findings)
+    assert [host.interfaces for host in found.hosts] == cards
+    assert read(found.to_json()) == found
+    out = io.StringIO()
+    print_tables(found, findings, out)
+    text = " ".join(out.getvalue().split())
+    assert "ib0 (1.5gbit)" in text and "ib0 (2.5gbit)" in text and "eth0" not in text
+    assert text.count("less than half of what") == 1 and "h01: less than half of what ib0 (2.5gbit) carries" in text
 
 
 def test_what_was_measured_is_shown_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

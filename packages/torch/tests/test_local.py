@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import copy
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +15,8 @@ import ringcore
 import ringcore_torch as ring
 import torch
 from support.on_ranks import DEVICE, THREE_OVER_TCP, TWO, TWO_ON_GPUS, on
+from support.processes import clean_environ
+from support.torchft import lighthouse, torchft_python
 
 Equal = Callable[[Iterable[torch.Tensor]], bool]
 ROUNDING = 1e-13
@@ -213,3 +219,29 @@ def test_what_does_not_fit_is_refused() -> None:
         ring.DiLoCo(sgd(model), sgd(net()), every=2)
     with pytest.raises(ringcore.InvalidArgument, match="wrap it once"):
         ring.LocalSGD(ring.LocalSGD(sgd(model), every=2), every=2)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("fragments", "delay", "alpha"), [(1, 0, 0.0), (1, 4, 0.5), (3, 0, 0.0), (3, 1, 0.25)])
+def test_diloco_is_torchfts(tmp_path: Path, fragments: int, delay: int, alpha: float) -> None:
+    """For 20 outer steps of each fragment, from the same beginning: the weights after each inner step."""
+    script = [os.fspath(Path(__file__).with_name("script_diloco.py")), os.fspath(tmp_path)]
+    script += [str(fragments), str(delay), str(alpha)]
+    words = {"env": clean_environ(), "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with lighthouse("127.0.0.1", replicas=2) as address:
+        theirs = [
+            subprocess.Popen([torchft_python(), *script, str(rank), address], **words) for rank in range(2)
+        ]  # fmt: skip
+        try:
+            ours = [sys.executable, "-m", "ringcore", "run", "-np", "2", sys.executable, *script]
+            done = subprocess.run(ours, **words, timeout=580, check=False)
+            said = [process.communicate(timeout=580)[0] for process in theirs]
+        finally:
+            for process in theirs:
+                process.kill()
+    assert [done.returncode, *(process.returncode for process in theirs)] == [0, 0, 0], [done.stdout, *said]
+    for rank in range(2):
+        got, expected = (torch.load(tmp_path / f"{by}.{rank}") for by in ("ringcore", "torchft"))
+        assert len(got) == len(expected) == 120
+        assert (got - expected).abs().max() < ROUNDING
+    assert (got[-1] - got[0]).abs().max() > 0.01

@@ -90,6 +90,11 @@ def weights(model: torch.nn.Module) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
+def same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Of models that diverge, too."""
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
 def is_pending(model: torch.nn.Module) -> bool:
     return any(type(parameter) is PendingParameter for parameter in model.parameters())
 
@@ -142,9 +147,12 @@ def train(model: torch.nn.Module, seed: int, overlap: str, kind: str) -> tuple[t
 
 @on(TWO, THREE_IN_ORDER, TWO_ON_GPUS)
 @pytest.mark.parametrize("kind", list(OPTIMIZERS))
-def test_the_same_bits_as_without(kind: str, equal_on_all_ranks: Callable[..., bool]) -> None:
+@pytest.mark.parametrize(
+    ("first", "count"), [pytest.param(0, 34, id="34"), pytest.param(34, 166, id="166", marks=pytest.mark.long)]
+)
+def test_the_same_bits_as_without(first: int, count: int, kind: str, equal_on_all_ranks: Callable[..., bool]) -> None:
     deferred = 0
-    for seed in range(34):
+    for seed in range(first, first + count):
         torch.manual_seed(seed)
         with torch.device("cpu"):  # the same weights wherever they are trained: with others some diverge
             model = drawn_model(random.Random(seed))
@@ -153,12 +161,12 @@ def test_the_same_bits_as_without(kind: str, equal_on_all_ranks: Callable[..., b
         expected, expected_state, _ = train(plain, seed, "backward", kind)
         got, state, pending = train(model, seed, "forward", kind)
         deferred += pending
-        assert torch.equal(got, expected), seed
+        assert same(got, expected), seed
         for number, of_one in expected_state["state"].items():
             for key, value in of_one.items():
-                assert torch.equal(torch.as_tensor(state["state"][number][key]), torch.as_tensor(value)), (seed, key)
-        assert equal_on_all_ranks(model.parameters())
-    assert deferred > 34
+                assert same(torch.as_tensor(state["state"][number][key]), torch.as_tensor(value)), (seed, key)
+        assert not got.isfinite().all() or equal_on_all_ranks(model.parameters())
+    assert deferred > count
 
 
 def stepped(overlap: str = "forward", steps: int = 2, **options: Any) -> tuple[torch.nn.Module, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import ipaddress
 import json
 import os
 import socket
@@ -16,12 +17,12 @@ from typing import Any
 
 from ringcore._errors import InvalidArgument, ResourceError, RingcoreError
 from ringcore.bootstrap.auth import receive_exactly, send_all
-from ringcore.bootstrap.interfaces import Address
+from ringcore.bootstrap.interfaces import Address, addresses, speed_of
 from ringcore.bootstrap.sockets import dial, listen_at
 from ringcore.job.agreement import gather_bytes, meet
 from ringcore.job.state import Context, context
 from ringcore.job.streams import Streams
-from ringcore.network import Host, Topology
+from ringcore.network import Host, Interface, Topology
 from ringcore.network.findings import Findings, Matrix, derive, doubtful_pairs, rounds_of_pairs
 
 _TOKEN_BYTES = 32
@@ -89,6 +90,7 @@ class _Survey:
         self._failure: RingcoreError | None = None
         self._streams: Streams | None = None
         self._own = -1  # number of the host that this rank measures for
+        self._interfaces: tuple[tuple[Interface, ...], ...] = ()
         self._count = 0
 
     def measure(self) -> Measured:
@@ -132,8 +134,9 @@ class _Survey:
         where = {}
         if listeners:
             ip, port, *_ = listeners[0].getsockname()
-            where = {"host": self._own, "ip": ip, "port": port, "token": token.hex()}
+            where = {"host": self._own, "ip": ip, "port": port, "token": token.hex(), "interfaces": _interfaces(ip)}
         told = self._agree_on_failure(where or None)
+        self._interfaces = tuple(tuple(Interface(*one) for one in each["interfaces"]) for each in told)
         if listeners:
             with listeners[0] as listener:
                 self._attempt(lambda: self._join(told, listener, token))
@@ -201,6 +204,7 @@ class _Survey:
             alone=_by_pair(told, "loaded"),
             latency_s=[report["quick"] for report in told],
             loaded_latency_s=[report["slow"] for report in told],
+            interfaces=self._interfaces,
         )
         doubtful = doubtful_pairs(findings)[: _ALONE_EACH * self._count]
         alone = _by_pair(self._exchange({"alone": self._rounds([[pair] for pair in doubtful])}), "alone")
@@ -242,6 +246,16 @@ class _Survey:
         """What the hosts have found, by their numbers."""
         found = self._agree_on_failure({"host": self._own, **own} if self._own >= 0 else None)
         return sorted(found, key=itemgetter("host"))
+
+
+def _interfaces(measured: str) -> list[tuple[str, str, float | None]]:
+    """Those of this host that lead to others: name, address, and what the card says; first the one that is measured."""
+    found = [
+        (each.interface, each.ip, speed_of(each.interface))
+        for each in addresses()
+        if not each.is_link_local and not ipaddress.ip_address(each.ip).is_loopback
+    ]
+    return sorted(found, key=lambda one: one[1] != measured)
 
 
 def _host_of(connection: socket.socket, token: bytes) -> int:

@@ -1,6 +1,6 @@
 """What lies between hosts: told in a file, measured by a job, shown as a table and as a picture."""
 
 from ringcore.network.read import read, read_file
-from ringcore.network.topology import Host, Link, Topology
+from ringcore.network.topology import Host, Interface, Link, Topology
 
-__all__ = ["Host", "Link", "Topology", "read", "read_file"]
+__all__ = ["Host", "Interface", "Link", "Topology", "read", "read_file"]

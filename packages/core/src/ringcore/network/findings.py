@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from dataclasses import dataclass
 from itertools import permutations
 
-from ringcore.network.topology import Host, Link, Topology
+from ringcore.network.topology import Host, Interface, Link, Topology
 
 # Rates that differ by less are the same, as far as a short measurement tells.
 _ALIKE = 0.85
@@ -35,6 +36,7 @@ class Findings:
         alone: What each pair has while no other is busy.
         latency_s: One way, at its shortest.
         loaded_latency_s: One way, while the pair and others were busy.
+        interfaces: Of each host, the one first that was measured.
     """
 
     names: tuple[str, ...]
@@ -44,6 +46,7 @@ class Findings:
     alone: Matrix
     latency_s: Matrix
     loaded_latency_s: Matrix
+    interfaces: tuple[tuple[Interface, ...], ...] = ()
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
@@ -92,8 +95,25 @@ def racks_of(findings: Findings) -> list[int]:
     return racks
 
 
+def below_card(findings: Findings) -> list[int]:
+    """Hosts that send, or receive, less than half of what the card says that was measured."""
+    cards = {number: each[0].bits_per_s for number, each in enumerate(findings.interfaces) if each}
+    return [
+        number
+        for number, card in cards.items()
+        if card is not None and min(findings.send[number], findings.receive[number]) < card / 2
+    ]
+
+
 def derive(findings: Findings) -> Topology:
     """The topology that was measured: a switch, racks, or links of their own between all hosts."""
+    known = dict(zip(findings.names, findings.interfaces, strict=False))
+    found = _derived(findings)
+    hosts = tuple(dataclasses.replace(host, interfaces=known.get(host.name, ())) for host in found.hosts)
+    return dataclasses.replace(found, hosts=hosts)
+
+
+def _derived(findings: Findings) -> Topology:
     racks = racks_of(findings)
     count = max(racks) + 1
     slowed = any(findings.slowed(i, j) for i, j in findings.pairs if racks[i] != racks[j])

@@ -7,7 +7,7 @@ import sys
 from typing import IO
 
 from ringcore._display import new_figure, print_table
-from ringcore.network.findings import Findings, shares_port
+from ringcore.network.findings import Findings, below_card, shares_port
 from ringcore.network.topology import Topology
 from ringcore.network.units import rate_text, seconds_text
 
@@ -26,7 +26,13 @@ def print_tables(topology: Topology, findings: Findings | None, file: IO[str] | 
     if findings is None:
         print("all ranks are on one host: there is no network between them", file=out)
         return
-    print_table(("host", "sends", "receives", "its links"), _hosts(findings), title="hosts", file=out)
+    print_table(("host", "sends", "receives", "its links", "over"), _hosts(findings), title="hosts", file=out)
+    for number in below_card(findings):
+        print(
+            f"{findings.names[number]}: less than half of what {_card(findings, number)} carries; look at its cable, "
+            "at the switch, and at what else uses them",
+            file=out,
+        )
     pairs = _pairs(findings)
     headings = ("from", "to", "alone", "beside others", "latency", "beside others")
     print_table(headings, pairs[:_MOST_PAIRS], title="links", file=out)
@@ -55,8 +61,18 @@ def _hosts(findings: Findings) -> list[tuple[str, ...]]:
         shares = "share a port" if out and into else "share a port one way" if out or into else "are its own"
         if len(findings.names) == 2:
             shares = "only one"
-        rows.append((name, rate_text(findings.send[number]), rate_text(findings.receive[number]), shares))
+        rates = rate_text(findings.send[number]), rate_text(findings.receive[number])
+        rows.append((name, *rates, shares, _card(findings, number)))
     return rows
+
+
+def _card(findings: Findings, number: int) -> str:
+    """The interface that was measured."""
+    own = findings.interfaces[number] if findings.interfaces else ()
+    if not own:
+        return ""
+    speed = "" if own[0].bits_per_s is None else f" ({rate_text(own[0].bits_per_s)})"
+    return f"{own[0].name}{speed}"
 
 
 def _pairs(findings: Findings) -> list[tuple[str, ...]]:

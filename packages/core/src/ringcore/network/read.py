@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from ringcore._errors import InvalidArgument
 from ringcore.network.lined import LinedObject, Reader
-from ringcore.network.topology import VERSION, Host, Link, Topology
+from ringcore.network.topology import VERSION, Host, Interface, Link, Topology
 from ringcore.network.units import parse_rate, parse_seconds
 
 _MOST_BYTES = 1 << 22
@@ -82,9 +82,22 @@ class _Check:
     def _host(self, each: Any, whole: LinedObject) -> Host:
         if not isinstance(each, LinedObject):
             return Host(self._name(each, whole, "hosts"))
-        self._keys(each, {"name"}, {"send", "receive", "comment"})
-        send, receive = (self._value(each, key, parse_rate) if key in each else None for key in ("send", "receive"))
-        return Host(self._name(each["name"], each, "name"), send, receive)
+        self._keys(each, {"name"}, {"send", "receive", "interfaces", "comment"})
+        send, receive = (self._rate(each, key) for key in ("send", "receive"))
+        interfaces = tuple(self._interface(one, each) for one in self._list(each, "interfaces"))
+        return Host(self._name(each["name"], each, "name"), send, receive, interfaces)
+
+    def _interface(self, each: Any, host: LinedObject) -> Interface:
+        if not isinstance(each, LinedObject):
+            self._wrong(
+                host.line_of["interfaces"], f"{each!r} is no interface", 'write {"name": "eth0", "address": "10.0.0.1"}'
+            )
+        self._keys(each, {"name", "address"}, {"rate", "comment"})
+        name, address = (self._name(each[key], each, key) for key in ("name", "address"))
+        return Interface(name, address, self._rate(each, "rate"))
+
+    def _rate(self, each: LinedObject, key: str) -> float | None:
+        return self._value(each, key, parse_rate) if key in each else None
 
     def _links(self, whole: LinedObject, names: set[str]) -> tuple[Link, ...]:
         links: dict[tuple[str, str], Link] = {}

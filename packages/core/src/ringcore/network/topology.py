@@ -13,6 +13,21 @@ VERSION = 1
 
 
 @dataclass(frozen=True)
+class Interface:
+    """An interface of a host, for whoever reads the file: plans go by the links.
+
+    Attributes:
+        name: What the host calls it.
+        address: IPv4 or IPv6.
+        bits_per_s: What its card says that it carries; None where it says nothing.
+    """
+
+    name: str
+    address: str
+    bits_per_s: float | None = None
+
+
+@dataclass(frozen=True)
 class Host:
     """A host.
 
@@ -20,11 +35,13 @@ class Host:
         name: Its host name, or one of its addresses.
         send_bits_per_s: What all that it sends to other hosts gets together; None: each of its links by itself.
         receive_bits_per_s: What all that it gets from other hosts gets together.
+        interfaces: Those that are known; the first is the one that was measured.
     """
 
     name: str
     send_bits_per_s: float | None = None
     receive_bits_per_s: float | None = None
+    interfaces: tuple[Interface, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,9 +93,16 @@ class Topology:
         Path(path).write_text(self.to_json(), encoding="utf-8")
 
 
-def _host(host: Host) -> dict[str, str]:
-    rates = {"send": host.send_bits_per_s, "receive": host.receive_bits_per_s}
-    return {"name": host.name, **{key: rate_text(rate) for key, rate in rates.items() if rate is not None}}
+def _host(host: Host) -> dict[str, Any]:
+    own = [
+        {"name": each.name, "address": each.address, **_rates(rate=each.bits_per_s)} for each in host.interfaces
+    ]  # fmt: skip
+    rates = _rates(send=host.send_bits_per_s, receive=host.receive_bits_per_s)
+    return {"name": host.name, **rates, **({"interfaces": own} if own else {})}
+
+
+def _rates(**bits_per_s: float | None) -> dict[str, str]:
+    return {key: rate_text(rate) for key, rate in bits_per_s.items() if rate is not None}
 
 
 def _links(links: tuple[Link, ...]) -> list[dict[str, Any]]:

@@ -1,12 +1,15 @@
-"""A Python that has torchft, beside which ringcore is measured."""
+"""A Python that has torchft, beside which ringcore is measured and compared."""
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-_FOLDER = Path(__file__).parents[1] / "build" / "torchft"
+_FOLDER = Path(__file__).parents[2] / "build" / "torchft"
 _PACKAGES = ["torch==2.13.0", "numpy", "torchft-nightly"]
 
 
@@ -24,3 +27,16 @@ def lighthouse_command(address: str, port: int, replicas: int) -> list[str]:
     program = str(torchft_python().with_name("torchft_lighthouse"))
     words = ["--min_replicas", str(replicas), "--quorum_tick_ms", "100", "--join_timeout_ms", "10000"]
     return [program, *words, "--bind", f"{address}:{port}"]
+
+
+@contextlib.contextmanager
+def lighthouse(address: str, replicas: int) -> Iterator[str]:
+    """One that runs on this host; gives its URL."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        port = probe.getsockname()[1]
+    with subprocess.Popen(lighthouse_command(address, port, replicas), stderr=subprocess.DEVNULL) as process:
+        try:
+            yield f"http://{address}:{port}"
+        finally:
+            process.kill()
