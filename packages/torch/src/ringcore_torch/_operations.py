@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import ringcore
 import torch
-from ringcore.adapter import Handle, ProcessSet, ReduceOp, Verbs
+from ringcore.adapter import Handle, ProcessSet, ReduceOp, Verbs, first
 
 from ringcore_torch._bridge import Tensors
 from ringcore_torch._profiling import seen
@@ -57,4 +57,14 @@ def start_allreduce(
     return _verbs.start_allreduce(
         tuple(tensors), name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
         process_set=process_set, blocking=blocking, compression=code,
+    )  # fmt: skip
+
+
+def start_allgather(
+    tensor: torch.Tensor, *, name: str, process_set: ProcessSet, out: torch.Tensor | None, priority: int
+) -> Handle:  # fmt: skip
+    """`allgather_async` with a priority: the larger, the sooner."""
+    return _verbs.start_allgather(
+        (tensor,), name, process_set=process_set, priority=priority, finish=first,
+        out=None if out is None else (out,),
     )  # fmt: skip

@@ -214,6 +214,7 @@ def allgather(
     *,
     process_set: ProcessSet = global_process_set,
     targets: tuple[Any, ...] = (),
+    priority: int = 0,
     blocking: bool = False,
     result: object = None,
     finish: Finish | None = None,
@@ -222,10 +223,12 @@ def allgather(
 
     The results are in `targets`, where there are any: in host memory, with the rows of all ranks. Else they are in
     `handle.result(index)`, on a GPU in `handle.device_result(index)`. The rows of each rank: `handle.rows(index)`.
+    `priority` is that of `allreduce`.
     """
     return _submit(
-        _ALLGATHER, name, sources, targets, process_set=process_set, blocking=blocking, result=result, finish=finish
-    )
+        _ALLGATHER, name, sources, targets, process_set=process_set, priority=priority, blocking=blocking,
+        result=result, finish=finish,
+    )  # fmt: skip
 
 
 def broadcast(
@@ -398,6 +401,7 @@ def _submit(
     prescale: float = 1.0,
     postscale: float = 1.0,
     process_set: ProcessSet,
+    priority: int = 0,
     splits: tuple[int, ...] = (),
     blocking: bool,
     result: object = None,
@@ -405,7 +409,7 @@ def _submit(
 ) -> Handle:
     set_id = process_set_id_of(process_set)
     return context().runtime.submit(
-        collective, name, sources, targets, op, root, prescale, postscale, set_id, 0, splits, blocking, result,
+        collective, name, sources, targets, op, root, prescale, postscale, set_id, priority, splits, blocking, result,
         finish,
     )  # fmt: skip
 

@@ -123,6 +123,7 @@ class Starts(Generic[Tensor]):
         kind: str = "allgather",
         process_set: ProcessSet,
         out: Sequence[Tensor] | None = None,
+        priority: int = 0,
         blocking: bool = False,
         finish: Finish = list,
     ) -> Handle:
@@ -131,8 +132,8 @@ class Starts(Generic[Tensor]):
         if out is not None:  # without a look at them, where the engine can look itself
             with contextlib.suppress(UnsupportedArray):
                 return collectives.allgather(
-                    self._ready(tensors), name, targets=self._ready(out), process_set=process_set, blocking=blocking,
-                    result=finish(out),
+                    self._ready(tensors), name, targets=self._ready(out), process_set=process_set, priority=priority,
+                    blocking=blocking, result=finish(out),
                 )  # fmt: skip
         with refusing(kind, name, process_set):
             sources = self._buffers(map(self._framework.contiguous, tensors))
@@ -142,7 +143,7 @@ class Starts(Generic[Tensor]):
             return finish(out or self._results(handle, sources, lambda index: sum(handle.rows(index))))
 
         return collectives.allgather(
-            sources, name, targets=targets, process_set=process_set, blocking=blocking, finish=done
+            sources, name, targets=targets, process_set=process_set, priority=priority, blocking=blocking, finish=done
         )
 
     def start_reducescatter(
