@@ -8,22 +8,19 @@ for the parameters of one bucket, with the learning rates and so on that it had 
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import logging
-import sys
-import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from ringcore import RingcoreError, adapter
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.optim import optimizer as optimizers
 
 from ringcore_torch.buckets import Bucket
-from ringcore_torch.pending import PendingParameter, Update
+from ringcore_torch.pending import Update, why_not_hidden
 from ringcore_torch.reducer import GradientReducer
+from ringcore_torch.waiting import watch, why_not_now
 from ringcore_torch.wrapping import BY_ELEMENT
 
 _log = logging.getLogger("ringcore")
@@ -45,8 +42,7 @@ class ForwardOverlap:
         self._has_begun = False
         self._has_told = False
         self.begin_anew()
-        _overlaps.add(self)
-        _watch_modules()
+        watch(self)
 
     def begin_anew(self) -> None:
         """The buckets are others; no update is to be made."""
@@ -74,8 +70,8 @@ class ForwardOverlap:
             return "the averages were asked for before step(), by synchronize() or a GradScaler"
         if self._reducer.has_seen_sparse:
             return "gradients are sparse"
-        if _has_compiled():
-            return "torch.compile has compiled something, which reads parameters and asks nobody"
+        if reason := why_not_now():
+            return reason
         hooks = (
             optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks,
             optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks,
@@ -181,47 +177,6 @@ def why_never(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.Tenso
         return f"a step of {kind.__name__} may need all gradients"
     if any(group.get("differentiable") for group in optimizer.param_groups):
         return "the optimizer is differentiable"
-    for parameter in parameters:
-        if type(parameter) is not torch.nn.Parameter:
-            return f"a parameter is of the class {type(parameter).__name__}, not of torch.nn.Parameter"
-        if not parameter.is_cpu:
-            return "parameters lie on a GPU"
+    if reason := why_not_hidden(parameters):
+        return reason
     return "in an elastic job the ranks that are there at the end of a step repeat it" if is_elastic else ""
-
-
-_overlaps: weakref.WeakSet[ForwardOverlap] = weakref.WeakSet()
-
-
-def _has_compiled() -> bool:
-    dynamo = sys.modules.get("torch._dynamo")
-    return dynamo is not None and bool(dynamo.utils.counters["frames"])
-
-
-def _before_forward(module: torch.nn.Module, _: Any) -> None:
-    """A module waits for its own parameters, also where it hands them to what torch knows nothing of.
-
-    Scripted modules read those of all modules inside; in `torch.func` a module may have others in their place.
-    """
-    if torch.compiler.is_compiling() or not any(overlap.is_pending for overlap in _overlaps):
-        return
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        for overlap in list(_overlaps):
-            overlap.settle()
-    scripted = isinstance(module, torch.jit.ScriptModule)
-    for parameter in list(module.parameters() if scripted else module._parameters.values()):
-        if isinstance(parameter, PendingParameter):
-            parameter._ring_update.settle()
-
-
-@functools.cache
-def _watch_modules() -> None:
-    torch.nn.modules.module.register_module_forward_pre_hook(_before_forward)
-
-
-def _settle_before_shutdown() -> None:
-    for overlap in list(_overlaps):
-        with contextlib.suppress(RingcoreError):  # the job ends, and nobody reads the parameters
-            overlap.settle()
-
-
-adapter.before_shutdown.append(_settle_before_shutdown)

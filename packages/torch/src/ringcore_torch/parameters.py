@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -31,6 +31,11 @@ def check_dtypes(named: Iterable[tuple[str, torch.Tensor]]) -> None:
             )
         if parameter.dtype not in CODES:
             raise InvalidArgument(f"'{name}' is a parameter of {parameter.dtype}, of which there is no average")
+
+
+def of_parameters(what: str, names: Sequence[str]) -> str:
+    """What errors say of a part of these parameters, such as "the gradients of 'a' to 'b'"."""
+    return f"{what}s of '{names[0]}' to '{names[-1]}'" if len(names) > 1 else f"{what} of '{names[0]}'"
 
 
 def take_over(parameters: Iterable[torch.Tensor], reducer: Any) -> None:

@@ -1,4 +1,4 @@
-"""Parameters that are still to be stepped: whoever reads one waits for that.
+"""Parameters that are still to be made, stepped here or gathered: whoever reads one waits for that.
 
 Until then it is of another class, as torch's own lazy parameters are.
 """
@@ -6,9 +6,9 @@ Until then it is of another class, as torch's own lazy parameters are.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -19,12 +19,26 @@ _METADATA = {
     *(getattr(torch.Tensor, name).__get__ for name in ("shape", "dtype", "device", "layout", "requires_grad")),
     torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.is_floating_point,
 }  # fmt: skip
+_GRADIENT = {getattr(torch.Tensor.grad, name) for name in ("__get__", "__set__", "__delete__")}
+
+
+class Awaited(Protocol):
+    """What makes some parameters.
+
+    Attributes:
+        takes_gradients: Whoever reads or drops a gradient waits as well.
+    """
+
+    takes_gradients: bool
+
+    def settle(self) -> None:
+        """Make them, now."""
 
 
 class PendingParameter(torch.nn.Parameter):
-    """A parameter that is still to be stepped."""
+    """A parameter that is still to be made."""
 
-    _ring_update: Update
+    _ring_update: Awaited
     # The engine would look at its memory, and ask nobody.
     __dlpack_c_exchange_api__ = None
 
@@ -32,8 +46,8 @@ class PendingParameter(torch.nn.Parameter):
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Step what is read, and then do it."""
-        if func in _METADATA:
+        """Make what is read, and then do it."""
+        if func in _METADATA or (func in _GRADIENT and not args[0]._ring_update.takes_gradients):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
         for parameter in _pending_in((args, kwargs)):
@@ -56,6 +70,30 @@ def _pending_in(values: Any) -> Iterator[PendingParameter]:
         yield values
 
 
+def hide(parameters: Iterable[torch.Tensor], awaited: Awaited) -> None:
+    """From here on whoever reads the parameters waits."""
+    for parameter in parameters:
+        parameter._ring_update = awaited  # type: ignore[attr-defined]
+        parameter.__class__ = PendingParameter
+
+
+def show(parameters: Iterable[torch.Tensor]) -> None:
+    """Undo `hide`."""
+    for parameter in parameters:
+        parameter.__class__ = torch.nn.Parameter
+        del parameter._ring_update  # type: ignore[attr-defined]
+
+
+def why_not_hidden(parameters: Iterable[torch.Tensor]) -> str:
+    """Why nobody can be made to wait for these; empty where whoever reads one can."""
+    for parameter in parameters:
+        if type(parameter) is not torch.nn.Parameter:
+            return f"a parameter is of the class {type(parameter).__name__}, not of torch.nn.Parameter"
+        if not parameter.is_cpu:
+            return "parameters lie on a GPU"
+    return ""
+
+
 @dataclass(eq=False)
 class Update:
     """One bucket, between `step` and its first use.
@@ -67,6 +105,7 @@ class Update:
         gradients: Which the parameters had. Meanwhile they have none, so that nothing is added to what is sent.
         drops: What `zero_grad` has asked for since: its `set_to_none`.
         is_shown: The parameters are of their own class again.
+        takes_gradients: See `Awaited`.
     """
 
     make: Callable[[Update], None]
@@ -75,13 +114,13 @@ class Update:
     gradients: list[torch.Tensor | None]
     drops: bool | None = None
     is_shown: bool = False
+    takes_gradients: bool = True
 
     def hide(self) -> None:
         """From here on whoever reads the parameters waits."""
         for parameter in self.bucket.parameters:
             parameter.grad = None
-            parameter._ring_update = self  # type: ignore[attr-defined]
-            parameter.__class__ = PendingParameter
+        hide(self.bucket.parameters, self)
         self.bucket.held = True
 
     def show(self) -> None:
@@ -90,9 +129,8 @@ class Update:
             return
         self.is_shown = True
         self.bucket.held = False
+        show(self.bucket.parameters)
         for index, parameter in enumerate(self.bucket.parameters):
-            parameter.__class__ = torch.nn.Parameter
-            del parameter._ring_update  # type: ignore[attr-defined]
             parameter.grad, self.gradients[index] = self.gradients[index], parameter.grad
 
     def settle(self) -> None:

@@ -11,6 +11,7 @@ import torch
 from ringcore import InvalidArgument, RingcoreError, adapter
 
 from ringcore_torch._bridge import as_buffer
+from ringcore_torch.parameters import of_parameters
 
 
 class Bucket:
@@ -210,10 +211,7 @@ class Bucket:
             text = str(error)
             for index in reversed(range(len(self.names))):
                 text = text.replace(f"'{self.name}[{index}]'", f"the gradient of '{self.names[index]}'")
-            several = (
-                f"s of '{self.names[0]}' to '{self.names[-1]}'" if len(self.names) > 1 else f" of '{self.names[0]}'"
-            )
-            raise type(error)(text.replace(f"'{self.name}'", f"the gradient{several}")) from None
+            raise type(error)(text.replace(f"'{self.name}'", of_parameters("the gradient", self.names))) from None
 
     def check_unchanged(self, now: list[torch.Tensor | None] | None = None) -> None:
         """Refuse gradients that were changed although they are sealed.
