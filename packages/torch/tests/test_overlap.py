@@ -14,16 +14,10 @@ import pytest
 import ringcore
 import ringcore_torch as ring
 import torch
-from ringcore_torch.pending import PendingParameter
 from support import ranks
-from support.on_ranks import DEVICE, TWO, TWO_ON_GPUS, TWO_OVER_TCP, Start, on
+from support.on_ranks import DEVICE, TWO, TWO_ON_GPUS, TWO_OVER_TCP, on
 from support.rank import caught
-
-# Ranks that share no memory are hosts of their own, and between hosts the first operations of a size try several
-# plans. Which of them is the quickest differs from run to run, and each adds three numbers up in an order of its own:
-# so two trainings without any overlap have other bits as well. What has a priority takes part in no trial, so that
-# its plan may be another one. The sum of two numbers has one order.
-THREE_IN_ORDER = Start(3, "tcp", variables=(("RINGCORE_DETERMINISTIC", "1"),))
+from support.torch_models import THREE_IN_ORDER, drawn_model, is_pending, weights
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=0.01),
@@ -32,77 +26,25 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 }
 
 
-class Tied(torch.nn.Module):
-    """Reads a parameter of one module in another one, and leaves one out."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.inner = torch.nn.Linear(width, width)
-        self.unused = torch.nn.Parameter(torch.zeros(3))
-        self.scale = torch.nn.Parameter(torch.ones(width))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.linear(self.inner(x), self.inner.weight.t()) * self.scale
-
-
-class Attention(torch.nn.Module):
-    """Hands the parameters of a module to a function: the module itself is never called."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.inner = torch.nn.MultiheadAttention(width, 2, batch_first=True)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        rows = x[None]
-        return rows[0] + self.inner(rows, rows, rows)[0][0]
-
-
-class Recurrent(torch.nn.Module):
-    """Its weights are handed over in a list."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.inner = torch.nn.LSTM(width, width, batch_first=True)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.inner(x[None])[0][0]
-
-
-def drawn_model(draw: random.Random) -> torch.nn.Module:
-    width = draw.choice([4, 8, 12])
-    layers: list[torch.nn.Module] = [torch.nn.Linear(6, width)]
-    for _ in range(draw.randint(1, 4)):
-        kind = draw.choice(["linear", "wide", "norm", "tied", "attention", "recurrent", "again"])
-        if kind == "linear":
-            layers.append(torch.nn.Linear(width, width))
-        elif kind == "wide":
-            layers += [torch.nn.Linear(width, 3000), torch.nn.Tanh(), torch.nn.Linear(3000, width, bias=False)]
-        elif kind == "norm":
-            layers.append(torch.nn.LayerNorm(width))
-        elif kind == "again":
-            layers.append(layers[-1] if isinstance(layers[-1], torch.nn.LayerNorm) else torch.nn.Tanh())
-        else:
-            layers.append({"tied": Tied, "attention": Attention, "recurrent": Recurrent}[kind](width))
-    return torch.nn.Sequential(*layers, torch.nn.Linear(width, 2))
-
-
-def weights(model: torch.nn.Module) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-
-
 def same(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Of models that diverge, too."""
     return bool(((one == other) | (one.isnan() & other.isnan())).all())
-
-
-def is_pending(model: torch.nn.Module) -> bool:
-    return any(type(parameter) is PendingParameter for parameter in model.parameters())
 
 
 def wrapped(model: torch.nn.Module, overlap: Any, kind: str = "sgd", **options: Any) -> Any:
     return ring.DistributedOptimizer(
         OPTIMIZERS[kind](model.parameters()), model.named_parameters(), overlap=overlap, **options
     )
+
+
+def sharded(model: torch.nn.Module, overlap: Any) -> Any:
+    return ring.ShardedOptimizer(
+        OPTIMIZERS["sgd"](model.parameters()), model.named_parameters(),
+        overlap="forward" if overlap == "forward" else None,
+    )  # fmt: skip
+
+
+MAKES = {"averaged": wrapped, "gathered": sharded}
 
 
 def train(model: torch.nn.Module, seed: int, overlap: str, kind: str) -> tuple[torch.Tensor, dict[str, Any], int]:
@@ -169,12 +111,12 @@ def test_the_same_bits_as_without(first: int, count: int, kind: str, equal_on_al
     assert deferred > count
 
 
-def stepped(overlap: str = "forward", steps: int = 2, **options: Any) -> tuple[torch.nn.Module, Any]:
-    """A model whose update has not been made."""
+def stepped(overlap: str = "forward", make: Callable[..., Any] = wrapped) -> tuple[torch.nn.Module, Any]:
+    """A model whose update has not been made, or whose parameters are gathered."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(6, 3000), torch.nn.Tanh(), torch.nn.Linear(3000, 2))
-    optimizer = wrapped(model, overlap, **options)
-    for step in range(steps):
+    optimizer = make(model, overlap)
+    for step in range(2):
         optimizer.zero_grad()
         model(torch.full((2, 6), 1.0 + ring.rank() + step)).sum().backward()
         optimizer.step()
@@ -220,11 +162,16 @@ def saved(model: torch.nn.Module) -> torch.nn.Module:
     return loaded
 
 
+# What is gathered has its gradients, and the optimizer's state has another form.
+WAITS = [("averaged", read) for read in READS]
+WAITS += [("gathered", read) for read in READS if read not in ("gradients", "optimizer")]
+
+
 @on(TWO_OVER_TCP)
-@pytest.mark.parametrize("read", list(READS))
-def test_whoever_reads_waits(read: str) -> None:
-    expected_of, optimizer_of_expected = stepped("backward")
-    model, optimizer = stepped()
+@pytest.mark.parametrize(("make", "read"), WAITS)
+def test_whoever_reads_waits(make: str, read: str) -> None:
+    expected_of, optimizer_of_expected = stepped("backward", MAKES[make])
+    model, optimizer = stepped("forward", MAKES[make])
     assert is_pending(model)
     assert torch.equal(READS[read](model, optimizer), READS[read](expected_of, optimizer_of_expected))
     assert torch.equal(weights(model), weights(expected_of))
@@ -237,19 +184,23 @@ def forget_compiled() -> None:
 
 
 @on(TWO_OVER_TCP)
-def test_what_is_compiled_reads_what_was_stepped_and_then_nothing_waits_any_more() -> None:
-    expected = weights(stepped("backward")[0])
+@pytest.mark.parametrize("make", list(MAKES))
+def test_what_is_compiled_reads_what_was_stepped_and_then_nothing_waits_any_more(
+    make: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = weights(stepped("backward", MAKES[make])[0])
     reads: list[Callable[[Any], Any]] = [lambda model: model, lambda model: lambda x: x @ model[0].weight.t()]
     try:
         for read in reads:
             forget_compiled()
-            model, _ = stepped()
+            model, _ = stepped("forward", MAKES[make])
             assert is_pending(model)
             torch.compile(read(model), backend="aot_eager")(torch.ones(1, 6))
             assert torch.equal(weights(model), expected)
-            assert not is_pending(stepped()[0])
+            assert not is_pending(stepped("forward", MAKES[make])[0])
     finally:
         forget_compiled()
+    assert sum("torch.compile has" in record.message for record in caplog.records) == len(reads)
 
 
 def by_closure(model: torch.nn.Module, optimizer: Any) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
+import random
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +14,11 @@ import ringcore
 import ringcore_torch as ring
 import torch
 from ringcore import adapter
-from support.on_ranks import DEVICE, THREE_OVER_TCP, TWO, TWO_ON_GPUS, on
+from ringcore_torch import flat
+from support import ranks
+from support.on_ranks import DEVICE, THREE_OVER_TCP, TWO, TWO_ON_GPUS, TWO_OVER_TCP, on
+from support.rank import await_mark, caught, mark
+from support.torch_models import THREE_IN_ORDER, drawn_model, is_pending, weights
 
 Make = Callable[[Any], torch.optim.Optimizer]
 Equal = Callable[[Iterable[torch.Tensor]], bool]
@@ -102,11 +109,14 @@ def test_every_class_steps_as_without_shards(way: str, equal_on_all_ranks: Equal
 
 
 @on(THREE_OVER_TCP)
+@pytest.mark.parametrize("overlap", [None, "backward", "forward"])
 @pytest.mark.parametrize(("passes", "clip"), [(3, None), (1, 0.05), (2, 0.05)])
-def test_accumulation_and_clipping(passes: int, clip: float | None) -> None:
+def test_accumulation_and_clipping(passes: int, clip: float | None, overlap: Any) -> None:
     model = Net().double()
     alone = copy.deepcopy(model)
-    optimizer = ring.ShardedOptimizer(WAYS["adamw"](groups_of(model)), model.named_parameters())
+    optimizer = ring.ShardedOptimizer(
+        WAYS["adamw"](groups_of(model)), model.named_parameters(), overlap=overlap, backward_passes_per_step=passes
+    )
     train(model, alone, optimizer, WAYS["adamw"](groups_of(alone)), passes, clip)
 
 
@@ -258,3 +268,236 @@ def test_in_elastic_jobs_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = torch.nn.Linear(3, 2)
     with pytest.raises(ringcore.InvalidArgument, match="the share of a lost rank would be lost"):
         ring.ShardedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+OVERLAPPED: dict[str, Make] = {
+    "sgd": WAYS["sgd"],
+    "adamw": WAYS["adamw"],
+    "adagrad": WAYS["adagrad"],
+    "adafactor": BY_PARAMETER["adafactor"],
+}
+
+
+def train_by_script(model: torch.nn.Module, seed: int, way: str, overlap: Any) -> tuple[torch.Tensor, Any, int]:
+    """Some steps by a script that is drawn at random.
+
+    Returns:
+        The parameters, the optimizer's state, and after how many steps parameters were on their way, less all steps.
+    """
+    draw, batches = random.Random(seed), torch.Generator().manual_seed(seed * 10 + ring.rank())
+    passes = draw.choice([1, 1, 2])
+    optimizer = ring.ShardedOptimizer(
+        OVERLAPPED[way](model.parameters()), model.named_parameters(), overlap=overlap, backward_passes_per_step=passes
+    )
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    pending = 0
+    for _ in range(5):
+        drops, clips, reads = draw.choice([True, False]), draw.randrange(3), draw.random()
+        zeroes = draw.choice([optimizer, model, None])
+        if zeroes is not None:
+            zeroes.zero_grad(set_to_none=drops)
+        for _ in range(passes):
+            model(torch.randn(5, 6, generator=batches)).square().mean().backward()
+        if clips == 1:  # leave out what has come
+            optimizer.zero_grad()
+            continue
+        if clips == 0:
+            optimizer.clip_grad_norm(0.1)
+        optimizer.step()
+        pending += is_pending(model) - 1
+        schedule.step()
+        if reads < 0.2:
+            model.load_state_dict({name: value * 0.99 for name, value in model.state_dict().items()})
+        elif reads < 0.4:
+            optimizer.load_state_dict(optimizer.state_dict())
+        elif reads < 0.6:
+            copy.deepcopy(model)
+    return weights(model), optimizer.full_state_dict(), pending
+
+
+@on(TWO, THREE_IN_ORDER)
+@pytest.mark.parametrize("way", OVERLAPPED)
+def test_the_same_bits_where_communication_is_hidden(
+    way: str, equal_on_all_ranks: Equal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flat, "SOONER_BUCKET_BYTES", 1 << 10)
+    for seed in range(20):
+        torch.manual_seed(seed)
+        model = drawn_model(random.Random(seed))
+        plain = copy.deepcopy(model)
+        expected, expected_state, not_pending = train_by_script(plain, seed, way, None)
+        assert not_pending < 0
+        got, state, not_pending = train_by_script(model, seed, way, "forward")
+        assert not_pending == 0
+        assert torch.equal(got, expected), seed
+        assert set(state["state"]) == set(expected_state["state"])
+        for index, kept in expected_state["state"].items():
+            for key, value in kept.items():
+                assert torch.equal(torch.as_tensor(state["state"][index][key]), torch.as_tensor(value)), (seed, key)
+        assert equal_on_all_ranks(model.parameters())
+
+
+@on(TWO_OVER_TCP)
+def test_a_row_is_sent_when_its_last_gradient_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flat, "SOONER_BUCKET_BYTES", 1 << 10)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 300), torch.nn.Linear(300, 6))
+    optimizer = ring.ShardedOptimizer(
+        WAYS["sgd"](model.parameters()), model.named_parameters(), overlap="backward", backward_passes_per_step=2
+    )
+
+    def under_way() -> list[bool]:
+        return [row.wait is not None for row in optimizer._scatters._rows]
+
+    for _ in range(2):
+        for _ in range(2):
+            assert under_way() == [False] * 4
+            model(torch.ones(1, 6)).sum().backward()
+        assert under_way() == [True] * 4
+        optimizer.step()
+        assert not is_pending(model)
+        model.zero_grad()
+    for _ in range(2):
+        model[1](torch.ones(1, 300)).sum().backward()
+    assert under_way() == [False, False, True, True]
+    optimizer.step()
+    assert under_way() == [False] * 4
+
+
+@on(TWO_OVER_TCP)
+def test_what_is_sent_may_not_be_changed() -> None:
+    model = torch.nn.Linear(3, 2)
+    optimizer = ring.ShardedOptimizer(WAYS["sgd"](model.parameters()), model.named_parameters(), overlap="backward")
+
+    def backward() -> None:
+        model(torch.ones(1, 3)).sum().backward()
+
+    def changed() -> None:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+
+    def replaced() -> None:
+        model.bias.grad = torch.ones(2)
+        optimizer.step()
+
+    before = weights(model)
+    for wrong, why in ((backward, "more than backward_passes_per_step = 1"), (changed, "was changed"),
+                       (replaced, "'bias' was changed")):  # fmt: skip
+        backward()
+        with pytest.raises(ringcore.InvalidArgument, match=why):
+            wrong()
+        optimizer.zero_grad()
+    assert torch.equal(weights(model), before)
+    backward()
+    optimizer.step()
+    assert not torch.equal(weights(model), before)
+
+
+@on(TWO_OVER_TCP)
+def test_gradients_are_dropped_while_parameters_are_on_their_way() -> None:
+    model = torch.nn.Linear(3, 2)
+    optimizer = ring.ShardedOptimizer(WAYS["sgd"](model.parameters()), model.named_parameters(), overlap="forward")
+    for zeroes in (optimizer, model):
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+        assert model.weight.grad is not None
+        zeroes.zero_grad(set_to_none=False)
+        assert not model.weight.grad.any()
+        zeroes.zero_grad()
+        assert model.weight.grad is None
+        assert is_pending(model)
+        model.weight.sum()
+        assert not is_pending(model)
+
+
+@on(TWO_OVER_TCP)
+def test_what_is_read_first_is_gathered_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flat, "SOONER_BUCKET_BYTES", 1 << 10)
+    priorities: dict[int, int] = {}
+    start = flat.FlatParameters.start_allgather
+
+    def noting(row: flat.FlatParameters, priority: int = 0) -> flat.Wait:
+        priorities[id(row.parameters[0])] = priority
+        return start(row, priority)
+
+    monkeypatch.setattr(flat.FlatParameters, "start_allgather", noting)
+    first, last = torch.nn.Linear(6, 3000, bias=False), torch.nn.Linear(3000, 6, bias=False)
+    model = torch.nn.ModuleDict({"last": last, "first": first})
+    optimizer = ring.ShardedOptimizer(WAYS["sgd"](model.parameters()), model.named_parameters(), overlap="forward")
+    told = []
+    for _ in range(3):
+        last(first(torch.ones(1, 6))).sum().backward()
+        optimizer.step()
+        told.append(priorities[id(first.weight)] > priorities[id(last.weight)])
+    assert told == [False, True, True]
+
+
+@on(TWO_OVER_TCP)
+def test_a_module_waits_for_no_others_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flat, "SOONER_BUCKET_BYTES", 1 << 10)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 3000), torch.nn.Linear(3000, 6))
+    optimizer = ring.ShardedOptimizer(WAYS["sgd"](model.parameters()), model.named_parameters(), overlap="forward")
+    model(torch.ones(1, 6)).sum().backward()
+    optimizer.step()
+    hidden = model[0](torch.ones(1, 6))
+    assert [is_pending(layer) for layer in model] == [False, True]
+    model[1](hidden)
+    assert not is_pending(model)
+
+
+@on(TWO_OVER_TCP)
+@pytest.mark.parametrize("overlap", [None, "forward"])
+def test_backward_of_what_was_computed_from_old_values_says_so(overlap: Any) -> None:
+    model = torch.nn.Linear(3, 2)
+    optimizer = ring.ShardedOptimizer(WAYS["sgd"](model.parameters()), model.named_parameters(), overlap=overlap)
+    older, newer = (model(torch.ones(1, 3, requires_grad=True)).sum() for _ in range(2))
+    newer.backward()
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        older.backward()
+
+
+@on(TWO_OVER_TCP)
+def test_where_gathering_cannot_be_hidden(caplog: pytest.LogCaptureFixture) -> None:
+    class Own(torch.nn.Parameter):
+        """Of a class that is not to be changed."""
+
+    model = torch.nn.Linear(3, 2)
+    model.weight = Own(model.weight.detach())
+    optimizer = ring.ShardedOptimizer(WAYS["sgd"](model.parameters()), model.named_parameters(), overlap="forward")
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    assert type(model.weight) is Own
+    assert ["of the class Own" in record.message for record in caplog.records] == [True]
+    with pytest.raises(ringcore.InvalidArgument, match='"backward", "forward" or None'):
+        ring.ShardedOptimizer(WAYS["sgd"](model.parameters()), overlap="sideways")  # type: ignore[arg-type]
+    with pytest.raises(ringcore.InvalidArgument, match="at least 1"):
+        ring.ShardedOptimizer(WAYS["sgd"](model.parameters()), overlap="forward", backward_passes_per_step=0)
+
+
+def gathers_without_the_other() -> object:
+    import ringcore_torch as ring
+    import torch
+
+    ringcore.init()
+    model = torch.nn.Linear(6, 3000)
+    optimizer = ring.ShardedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), broadcast=True, overlap="forward"
+    )
+    model(torch.ones(1, 6)).sum().backward()
+    if ringcore.rank() == 1:  # it has averaged its share, and others wait for what it makes of it
+        optimizer.register_step_pre_hook(lambda *_: await_mark("stepped", 0) or os._exit(3))
+    optimizer.step()
+    mark("stepped")
+    told = caught(model.state_dict)
+    return [told["type"], told["message"], type(model.weight) is torch.nn.Parameter]
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_that_a_rank_is_lost_is_told_where_a_gathered_parameter_is_read(tmp_path: Path, transport: str) -> None:
+    with ranks.started(gathers_without_the_other, 2, tmp_path, env={"RINGCORE_TRANSPORT": transport}) as job:
+        outcome = job.wait()[0]
+    kind, message, is_itself = outcome.result or ["", outcome.stderr, False]
+    assert kind == "PeerLostError", message
+    assert "rank 1" in message
+    assert "the values of 'weight' to 'bias'" in message
+    assert is_itself

@@ -1,18 +1,25 @@
-"""Parameters in one piece of memory, of which each rank owns a share: parts of them, or some of them whole."""
+"""Parameters in pieces of memory, of which each rank owns a share: parts of them, or some of them whole."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from ringcore import InvalidArgument
-from ringcore.adapter import ProcessSet
+from ringcore import InvalidArgument, RingcoreError
+from ringcore.adapter import Handle, ProcessSet
 
+from ringcore_torch import _operations as plain
+from ringcore_torch.buckets import SOONER_BUCKET_BYTES, usual_bucket_bytes
 from ringcore_torch.memory import registered_zeros
-from ringcore_torch.parameters import check_dtypes
+from ringcore_torch.parameters import check_dtypes, of_parameters
+
+# Returns when what was started is done.
+Wait = Callable[[], None]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,20 +54,26 @@ class FlatParameters:
     """Parameters of one group and dtype, which become views into `values`.
 
     Attributes:
+        parameters: In the order of the optimizer.
+        names: Theirs.
         values: All of them, one behind the other.
         gradients: In the same order.
         own: This rank's share of the values: the rows that a reduce-scatter deals to it.
         own_gradients: Where the average of its gradients goes.
 
     Args:
-        parameters: In the order of the optimizer.
+        name: Of its operations, the same on all ranks.
+        named: The parameters.
         process_set: The ranks.
         whole: Parameters are dealt out whole, to shares of one length: what is left of a share is zeros.
     """
 
-    def __init__(self, parameters: Sequence[torch.Tensor], process_set: ProcessSet, *, whole: bool) -> None:
-        self.parameters = list(parameters)
-        self.whole = whole
+    def __init__(
+        self, name: str, named: Sequence[tuple[str, torch.Tensor]], process_set: ProcessSet, *, whole: bool
+    ) -> None:  # fmt: skip
+        self._name, self._process_set = name, process_set
+        self.names = [name for name, _ in named]
+        self.parameters = [parameter for _, parameter in named]
         first = self.parameters[0]
         rank, size = process_set.rank(), process_set.size()
         sizes = [parameter.numel() for parameter in self.parameters]
@@ -76,28 +89,57 @@ class FlatParameters:
         self.own = self.values[self.begin : self.end]
         self.own_gradients = self.gradients[self.begin : self.end]
 
-    def collect_gradients(self) -> None:
-        """Copy what autograd has left; a parameter without a gradient has zeros.
+    def check(self) -> None:
+        """Refuse what cannot be reduced, before any of it is on its way.
 
         Raises:
             InvalidArgument: A gradient is sparse, or the parameter is not where it was.
         """
-        for parameter, start in zip(self.parameters, self.starts, strict=True):
-            view = self.gradients[start : start + parameter.numel()].view(parameter.shape)
+        for name, parameter, start in zip(self.names, self.parameters, self.starts, strict=True):
             if parameter.data_ptr() != self.values[start:].data_ptr() and parameter.numel() > 0:
                 raise InvalidArgument(
-                    f"a parameter of shape {list(parameter.shape)} was moved after its optimizer was wrapped; wrap the "
-                    "optimizer after moving the model, and load weights with load_state_dict()"
+                    f"'{name}' was moved after its optimizer was wrapped; wrap the optimizer after moving the model, "
+                    "and load weights with load_state_dict()"
                 )
-            if parameter.grad is None:
-                view.zero_()
-            elif parameter.grad.is_sparse:
-                raise InvalidArgument(
-                    f"the gradient of a parameter of shape {list(parameter.shape)} is sparse; use sparse=False, or "
-                    "DistributedOptimizer"
-                )
-            else:
-                view.copy_(parameter.grad)
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                raise InvalidArgument(f"the gradient of '{name}' is sparse; use sparse=False, or DistributedOptimizer")
+
+    def start_reducescatter(self) -> Wait:
+        """Average what autograd has left into `own_gradients`; a parameter without a gradient has zeros."""
+        for parameter, at in zip(self.parameters, self.starts, strict=True):
+            view = self.gradients[at : at + parameter.numel()].view(parameter.shape)
+            view.zero_() if parameter.grad is None else view.copy_(parameter.grad)
+        start = functools.partial(plain.reducescatter_async, self.gradients)
+        return self._start(start, self.own_gradients, self._name, "the gradient")
+
+    def start_allgather(self, priority: int = 0) -> Wait:
+        """Let all ranks have what each has stepped of `own`; the larger the priority, the sooner."""
+        for parameter in self.parameters:
+            # The engine writes past torch: backward of what was computed from the old values is to say so.
+            torch.autograd.graph.increment_version(parameter)
+        start = functools.partial(plain.start_allgather, self.own, priority=priority)
+        return self._start(start, self.values, f"{self._name}.values", "the value")
+
+    def _start(self, collective: Callable[..., Handle], result: torch.Tensor, name: str, what: str) -> Wait:
+        out = None if result.is_cuda else result  # the engine has results in memory of its own there
+        with self._told_of(name, what):
+            handle = collective(name=name, process_set=self._process_set, out=out)
+
+        def wait() -> None:
+            with self._told_of(name, what):
+                come = handle.synchronize()
+            if out is None:
+                result.copy_(come)
+
+        return wait
+
+    @contextlib.contextmanager
+    def _told_of(self, name: str, what: str) -> Iterator[None]:
+        """Errors speak of parameters by their names, and not of operations."""
+        try:
+            yield
+        except RingcoreError as error:
+            raise type(error)(str(error).replace(f"'{name}'", of_parameters(what, self.names))) from None
 
 
 def _in_a_row(sizes: Sequence[int]) -> tuple[list[int], int]:
@@ -117,29 +159,56 @@ def _dealt_whole(sizes: Sequence[int], ranks: int) -> tuple[list[int], int]:
 
 
 def flattened(
-    groups: Sequence[dict[str, Any]], process_set: ProcessSet, *, whole: bool = False
+    groups: Sequence[dict[str, Any]], names: Mapping[int, str], prefix: str, process_set: ProcessSet, *, whole: bool
 ) -> tuple[list[FlatParameters], list[Piece]]:  # fmt: skip
-    """Lay the parameters of an optimizer in rows, and tell which parts of them this rank owns."""
+    """Lay the parameters of an optimizer in rows, and tell which parts of them this rank owns.
+
+    Args:
+        groups: The optimizer's.
+        names: By `id` of a parameter.
+        prefix: Of the names of operations.
+        process_set: The ranks.
+        whole: See `FlatParameters`.
+    """
     flats: list[FlatParameters] = []
     pieces: list[Piece] = []
     first = 0
     for number, group in enumerate(groups):
-        parameters = group["params"]
-        check_dtypes((f"parameter.{first + index}", one) for index, one in enumerate(parameters))
-        kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
-        for index, parameter in enumerate(parameters):
-            kinds.setdefault((parameter.dtype, parameter.device), []).append(index)
-        for indices in kinds.values():
-            flat = FlatParameters([parameters[index] for index in indices], process_set, whole=whole)
+        named = [(names[id(parameter)], parameter) for parameter in group["params"]]
+        check_dtypes(named)
+        for indices in _rows(group["params"], whole=whole):
+            own = [named[index] for index in indices]
+            flat = FlatParameters(f"{prefix}.{len(flats)}", own, process_set, whole=whole)
             flats.append(flat)
-            for index, start in zip(indices, flat.starts, strict=True):
+            for index, start, parameter in zip(indices, flat.starts, flat.parameters, strict=True):
                 begin = max(start, flat.begin)
-                end = min(start + parameters[index].numel(), flat.end)
+                end = min(start + parameter.numel(), flat.end)
                 if begin < end:
                     values, gradient = flat.values[begin:end], flat.gradients[begin:end]
                     if whole:
-                        shape = parameters[index].shape
-                        values, gradient = values.view(shape), gradient.view(shape)
+                        values, gradient = values.view(parameter.shape), gradient.view(parameter.shape)
                     pieces.append(Piece(first + index, number, values, gradient, begin - start, end - start, whole))
-        first += len(parameters)
+        first += len(named)
     return flats, pieces
+
+
+def _rows(parameters: Sequence[torch.Tensor], *, whole: bool) -> Iterator[list[int]]:
+    """Which parameters lie in one row: of one dtype and device, neighbours, of so many bytes that it pays to wait.
+
+    Those that are dealt out whole all lie in one: of few no fair shares can be made.
+    """
+    kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+    for index, parameter in enumerate(parameters):
+        kinds.setdefault((parameter.dtype, parameter.device), []).append(index)
+    limit = usual_bucket_bytes(parameters) if any(one.is_cuda for one in parameters) else SOONER_BUCKET_BYTES
+    for indices in kinds.values():
+        row: list[int] = []
+        nbytes = 0
+        for index in indices:
+            row.append(index)
+            nbytes += parameters[index].numel() * parameters[index].element_size()
+            if nbytes >= limit and not whole:
+                yield row
+                row, nbytes = [], 0
+        if row:
+            yield row

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from ringcore import InvalidArgument, Max, Sum, adapter, allgather_object
@@ -13,10 +14,15 @@ from ringcore.adapter import ProcessSet, global_process_set, name_or_next
 
 from ringcore_torch import _operations as plain
 from ringcore_torch.flat import FlatParameters, Piece, flattened
+from ringcore_torch.gathering import ForwardGathers
 from ringcore_torch.memory import keep_freed_memory
 from ringcore_torch.optimizer import named_of
+from ringcore_torch.pending import why_not_hidden
+from ringcore_torch.scattering import BackwardScatters
 from ringcore_torch.state import broadcast_parameters, check_weights_of
 from ringcore_torch.wrapping import BY_ELEMENT, BY_PARAMETER, with_methods
+
+_log = logging.getLogger("ringcore")
 
 
 class _ShardedOptimizer(torch.optim.Optimizer):
@@ -24,6 +30,8 @@ class _ShardedOptimizer(torch.optim.Optimizer):
 
     _flats: list[FlatParameters]
     _pieces: list[Piece]
+    _scatters: BackwardScatters | None
+    _gathers: ForwardGathers | None
     _inner: torch.optim.Optimizer
     _named: list[tuple[str, torch.Tensor]]
     _process_set: ProcessSet
@@ -33,7 +41,10 @@ class _ShardedOptimizer(torch.optim.Optimizer):
     _whole: bool
 
     def step(self, closure: Callable[[], float] | None = None) -> Any:
-        """Average the gradients of this rank's share, step it, and gather everybody's parameters."""
+        """Average the gradients of this rank's share, step it, and gather everybody's parameters.
+
+        With `overlap="forward"` it returns while these are on their way.
+        """
         if closure is not None:
             raise InvalidArgument("ShardedOptimizer.step takes no closure; call backward() before step()")
         adapter.count_step()
@@ -46,30 +57,47 @@ class _ShardedOptimizer(torch.optim.Optimizer):
         self._inner.step()
         for piece in self._pieces:
             piece.values.grad = None
-        for index, flat in enumerate(self._flats):
-            self._carry_out(plain.allgather, flat.own, flat.values, f"{self._prefix}.values.{index}")
-        self._reduced = False
+        self._begin_anew()
+        if self._gathers is not None and self._process_set.size() > 1:
+            self._gathers.start()
+        else:
+            for wait in [flat.start_allgather() for flat in self._flats]:
+                wait()
         return None
+
+    def _begin_anew(self) -> None:
+        self._reduced = False
+        if self._scatters is not None:
+            self._scatters.begin_anew()
+
+    def _settle(self) -> None:
+        if self._gathers is not None:
+            self._gathers.settle()
 
     def synchronize(self) -> None:
         """Average the gradients now: each rank has those of its share. For `clip_grad_norm` before `step`."""
         if self._reduced:
             return
+        self._settle()
+        try:
+            self._reduce()
+        except BaseException:
+            self._begin_anew()
+            raise
+
+    def _reduce(self) -> None:
+        if self._scatters is not None:
+            waits = self._scatters.start()
+        else:
+            for flat in self._flats:
+                flat.check()
+            waits = [flat.start_reducescatter() for flat in self._flats]
         touched = self._touched()
-        for index, flat in enumerate(self._flats):
-            flat.collect_gradients()
-            self._carry_out(plain.reducescatter, flat.gradients, flat.own_gradients, f"{self._prefix}.{index}")
+        for wait in waits:
+            wait()
         for piece in self._pieces:
             piece.values.grad = piece.gradient if touched[piece.index] else None
         self._reduced = True
-
-    def _carry_out(
-        self, collective: Callable[..., torch.Tensor], given: torch.Tensor, result: torch.Tensor, name: str
-    ) -> None:
-        if result.is_cuda:  # the engine has results of these collectives in memory of its own there
-            result.copy_(collective(given, name=name, process_set=self._process_set))
-        else:
-            collective(given, name=name, process_set=self._process_set, out=result)
 
     def _touched(self) -> list[bool]:
         """Which parameters have a gradient on any rank: the others are not stepped."""
@@ -98,18 +126,20 @@ class _ShardedOptimizer(torch.optim.Optimizer):
         return norm
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop all gradients."""
-        self._reduced = False
+        """Drop all gradients, also those that are being averaged."""
+        self._begin_anew()
         super().zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's share: for a run of as many ranks. `full_state_dict` has everything."""
+        self._settle()
         place = {"rank": self._process_set.rank(), "size": self._process_set.size()}
         state = {key: dict(self._inner.state[piece.values]) for key, piece in enumerate(self._pieces)}
         return {"share": copy.deepcopy(state), "param_groups": self._groups(), **place}
 
     def full_state_dict(self) -> dict[str, Any]:
         """What `state_dict()` of the optimizer would be without sharding, on every rank; all ranks call it."""
+        self._settle()
         share = [(piece.index, dict(self._inner.state[piece.values])) for piece in self._pieces]
         state: dict[int, dict[str, Any]] = {}
         # In the order of the ranks, and so in that of the values.
@@ -146,6 +176,7 @@ class _ShardedOptimizer(torch.optim.Optimizer):
         Raises:
             InvalidArgument: The share of another rank, or of a run of another number of ranks.
         """
+        self._settle()
         for group, kept in zip(self.param_groups, state_dict["param_groups"], strict=True):
             group.update({key: value for key, value in kept.items() if key != "params"})
         if "share" not in state_dict:
@@ -186,14 +217,16 @@ def ShardedOptimizer(  # noqa: N802 - the field's name for it
     broadcast: bool = False,
     by_element: bool = False,
     by_parameter: bool = False,
+    overlap: Literal["backward", "forward"] | None = None,
+    backward_passes_per_step: int = 1,
 ) -> Any:
     """Wrap an optimizer: each rank keeps the state of a share of the parameters, and steps that.
 
     Gradients are reduce-scattered, each rank steps what it owns, and the parameters are gathered: as many bytes as an
     allreduce, and 1/ranks of the optimizer's memory. Muon and Adafactor need each matrix as a whole: these are dealt
-    out whole, the largest first, so that each is orthogonalised once in the job. The parameters become views into one
-    piece of memory a group and dtype. The result is of the optimizer's own class and shares its `param_groups`, so that
-    schedulers go on working.
+    out whole, the largest first, so that each is orthogonalised once in the job. The parameters become views into
+    pieces of memory, each of one group and dtype. The result is of the optimizer's own class and shares its
+    `param_groups`, so that schedulers go on working.
 
     Args:
         optimizer: Of a class that works by element, in `torch.optim`: SGD, Adam, AdamW, NAdam, RAdam, Adamax, Adagrad,
@@ -205,15 +238,22 @@ def ShardedOptimizer(  # noqa: N802 - the field's name for it
         broadcast: Give all ranks the parameters of the first rank now.
         by_element: An optimizer of another class works by element as well.
         by_parameter: An optimizer of another class steps each parameter by itself: parameters are dealt out whole.
+        overlap: What communication runs beside; None: nothing. With "backward" gradients are averaged as soon as they
+            are there, on CPUs, where a core or the network has room for that. With "forward" `step` moreover returns
+            while parameters are gathered, those first that the next forward needs first, and whatever reads a parameter
+            waits for it. That is off, with a warning that says so once, for parameters on GPUs or of a class of their
+            own, and once `torch.compile` has compiled something. The results are the same. Parameters that are dealt
+            out whole travel all together.
+        backward_passes_per_step: With an `overlap`: backward passes whose gradients are summed before they are
+            averaged. Without one there may be any number of them before a step.
 
     Raises:
         InvalidArgument: A class that is not known to work by element, an optimizer that has stepped, or is wrapped; an
-            elastic job.
+            `overlap` that is none, `backward_passes_per_step` below 1; an elastic job.
     """
     if isinstance(optimizer, _ShardedOptimizer) or hasattr(optimizer, "_ring"):
         raise InvalidArgument("the optimizer is wrapped already; wrap it once")
-    if adapter.is_elastic():
-        raise InvalidArgument("in an elastic job the share of a lost rank would be lost; use DistributedOptimizer")
+    _check_options(overlap, backward_passes_per_step)
     whole = by_parameter or isinstance(optimizer, BY_PARAMETER)
     if not by_element and not whole and not isinstance(optimizer, BY_ELEMENT):
         raise InvalidArgument(
@@ -227,10 +267,12 @@ def ShardedOptimizer(  # noqa: N802 - the field's name for it
     if broadcast:
         broadcast_parameters(named, root_rank=process_set.ranks[0], process_set=process_set)
     keep_freed_memory(named)
-    names = {id(parameter): name for name, parameter in named}
     wrapped = with_methods(optimizer, _ShardedOptimizer)
-    flats, pieces = flattened(optimizer.param_groups, process_set, whole=whole)
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    names = {id(parameter): f"parameter.{index}" for index, parameter in enumerate(parameters)}
+    names.update((id(parameter), name) for name, parameter in named)
+    prefix = name_or_next(None, "sharded", process_set) if process_set.included() else "sharded"
+    flats, pieces = flattened(optimizer.param_groups, names, prefix, process_set, whole=whole)
     inner: Any = object.__new__(type(optimizer))
     inner.__dict__.update({key: value for key, value in vars(optimizer).items() if key != "step"})
     inner.param_groups = [
@@ -244,9 +286,34 @@ def ShardedOptimizer(  # noqa: N802 - the field's name for it
     wrapped.state = defaultdict(dict)
     optimizer.state.clear()
     wrapped._flats, wrapped._pieces, wrapped._inner, wrapped._whole = flats, pieces, inner, whole
-    wrapped._named = [(names.get(id(one), f"parameter.{index}"), one) for index, one in enumerate(parameters)]
+    wrapped._scatters = _scatters_of(flats, backward_passes_per_step) if overlap is not None else None
+    wrapped._gathers = _gathers_of(flats, parameters) if overlap == "forward" else None
+    wrapped._named = [(names[id(one)], one) for one in parameters]
     wrapped._process_set = process_set
-    wrapped._prefix = name_or_next(None, "sharded", process_set) if process_set.included() else "sharded"
+    wrapped._prefix = prefix
     wrapped._unchecked = check_weights and process_set.size() > 1
     wrapped._reduced = False
     return wrapped
+
+
+def _check_options(overlap: str | None, backward_passes_per_step: int) -> None:
+    if overlap not in (None, "backward", "forward"):
+        raise InvalidArgument(f'overlap is "backward", "forward" or None, not {overlap!r}')
+    if backward_passes_per_step < 1:
+        raise InvalidArgument(f"backward_passes_per_step is at least 1, not {backward_passes_per_step}")
+    if adapter.is_elastic():
+        raise InvalidArgument("in an elastic job the share of a lost rank would be lost; use DistributedOptimizer")
+
+
+def _scatters_of(flats: list[FlatParameters], passes_per_step: int) -> BackwardScatters:
+    # On a GPU gradients come in several streams, and the step waits for them all.
+    on_gpu = any(flat.values.is_cuda for flat in flats)
+    sends = not on_gpu and adapter.has_room_to_overlap(torch.get_num_threads())
+    return BackwardScatters(flats, passes_per_step, sends=sends)
+
+
+def _gathers_of(flats: list[FlatParameters], parameters: list[torch.Tensor]) -> ForwardGathers | None:
+    if reason := why_not_hidden(parameters):
+        _log.warning('overlap="forward" is off: %s', reason)
+        return None
+    return ForwardGathers(flats)
