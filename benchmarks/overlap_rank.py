@@ -2,6 +2,9 @@
 
     python overlap_rank.py ringcore RANK SIZE ROOT_ADDRESS KEY_FILE layers|embedding STRATEGY...
 
+A strategy is "alone", "backward" or "forward" (of DistributedOptimizer), "sharded", "sharded-backward" or
+"sharded-forward" (of ShardedOptimizer), or "ddp".
+
 Each strategy trains a copy of its own; they take turns, some steps at a time. Rank 0 prints one JSON line:
 milliseconds a step. In the end all ranks of a strategy hold the same weights, and all strategies the same but for
 rounding.
@@ -60,6 +63,13 @@ class Trained:
 
             self._optimizer = ringcore_torch.DistributedOptimizer(
                 self._optimizer, self.model.named_parameters(), overlap=strategy
+            )
+        elif strategy.startswith("sharded"):
+            import ringcore_torch
+
+            overlap: Any = strategy.partition("-")[2] or None
+            self._optimizer = ringcore_torch.ShardedOptimizer(
+                self._optimizer, self.model.named_parameters(), overlap=overlap
             )
         elif strategy == "ddp":
             self._called = torch.nn.parallel.DistributedDataParallel(self.model, gradient_as_bucket_view=True)
