@@ -16,6 +16,8 @@ from tools.distributions import COMPILERS, WARNINGS_ARE_ERRORS, mpi_headers
 from tools.environments import BUILD, ROOT, fingerprint, install, is_current, require_system, requirements
 
 NATIVE = ROOT / "native"
+# Of those that simulate nothing.
+_LONG_FILES = ("gpu_registration_test", "membership_test", "priority_test", "tcp_link_test")
 # A file of tests takes a minute or two, and half an hour under a sanitizer.
 _LONGEST_S = 3600
 # Where each instruction takes long, a tenth of the long tests: they look for mistakes of the engine, in many schedules.
@@ -73,8 +75,11 @@ def run_native_tests(
     if session.posargs:
         session.run(*tests, *session.posargs, external=True, env=env)
         return
-    # The simulated jobs take longest, so they come first.
-    sources = sorted((NATIVE / "tests").rglob("*_test.cpp"), key=lambda file: (file.parent.name != "simulation", file))
+    # The simulated jobs take longest, so they come first, and no long one comes last.
+    sources = sorted(
+        (NATIVE / "tests").rglob("*_test.cpp"),
+        key=lambda file: (file.parent.name != "simulation", file.stem not in _LONG_FILES, file),
+    )
 
     def passes(source: Path) -> bool:
         begin = time.monotonic()

@@ -19,23 +19,20 @@ _RUN = "-k=python_runs or commands_run"  # what else there is needs no framework
 # Suites: framework, what is tested, arguments of pytest; of those that run side by side the longest first.
 COMPUTING = [
     ("torch", "the Lightning strategies", "packages/lightning/tests"),
-    *(
-        (name, f"conformance with {name}", "tests/conformance", f"-k={name} or keras")
-        for name in ("jax", "tensorflow", "mxnet")
-    ),
+    *((name, f"conformance with {name}", "tests/conformance", f"-k={name}") for name in ("jax", "tensorflow", "mxnet")),
     ("torch", "conformance with PyTorch and the engine alone", "tests/conformance"),
     ("jax", "the JAX adapter", "packages/jax/tests"),
     ("torch", "the PyTorch adapter", "packages/torch/tests"),
     ("torch", "GPUs, by a double of CUDA", "tests/gpu"),
     ("torch", "the documentation", "tests/docs"),
     ("torch", "images and charts", "tests/deploy"),
-    *(
-        (name, f"the documentation's code with {name}", "tests/docs/test_code.py", _RUN)
-        for name in ("jax", "tensorflow", "mxnet")
-    ),
-    *((name, f"examples with {name}", "tests/test_examples.py") for name in ("torch", "jax", "tensorflow", "mxnet")),
+    *((name, f"the documentation's code with {name}", "tests/docs/test_code.py", _RUN) for name in ("jax", "mxnet")),
+    *((name, f"examples with {name}", "tests/test_examples.py") for name in ("torch", "mxnet")),
     ("torch", "Keras on torch", "packages/keras/tests"),
-    ("tensorflow", "training with Keras on tensorflow", "packages/keras/tests/test_training.py"),
+    (
+        "tensorflow", "training with Keras on tensorflow", "packages/keras/tests/test_training.py",
+        "-k=train_like_one or embeddings",
+    ),
     ("torch", "scripts for Horovod", "packages/horovod/tests/test_horovod.py"),
     ("tensorflow", "scripts for Horovod", "packages/horovod/tests/test_horovod_tensorflow.py"),
     ("tensorflow", "Horovod's data service", "packages/horovod/tests/test_horovod_data_service.py"),
@@ -46,6 +43,9 @@ COMPUTING = [
 # Much like one of those, or of what seldom changes: session `tests_long` runs them.
 SELDOM = [
     *((name, f"Keras on {name}", "packages/keras/tests") for name in ("jax", "tensorflow")),
+    *((name, f"conformance with Keras on {name}", "tests/conformance", "-k=keras") for name in ("jax", "tensorflow")),
+    *((name, f"examples with {name}", "tests/test_examples.py") for name in ("jax", "tensorflow")),
+    ("tensorflow", "the documentation's code with tensorflow", "tests/docs/test_code.py", _RUN),
     ("mxnet", "the comparison with parameter servers", "tests/benchmarks"),
 ]
 # What tells a lost rank from a slow one. These wait three quarters of their time: beside each other they lose none.

@@ -41,11 +41,14 @@ if int(os.environ.get("RINGCORE_TEST_GPUS", "8")) > 1:
 if "RINGCORE_TEST_GPUS" not in os.environ:  # only the double can be told to lack something
     JOBS += [("gpu_by_host", "shm", 2), ("gpu_without_kernels", "shm", 2)]
 JOBS += [(name, "shm", 2) for name, modules in ON_GPUS.items() if is_here(modules)]
-# In each run others stand for these: what differs between transports is the engine's own, and is seen through NumPy.
+# In each run others stand for these: what differs between transports is the engine's own, and is seen through NumPy,
+# with TLS between its hosts; the ways of a framework to make tensors and programs are in the tests of its adapter.
 LONG = [
-    *(("numpy", "shm", 3), ("numpy", "tcp", 2), ("numpy", "MPICH", 3), ("gpu", "shm", 2), ("gpu_shared", "tcp", 3)),
-    *(("gpu_pairs", "shm", 4), ("torch_distributed", "shm", 2)),
-    *((name, "tcp", 3) for name in ADAPTERS if name not in ("numpy", "torch_distributed")),
+    *(("numpy", "shm", 3), ("numpy", "tcp", 2), ("numpy", "tls", 3), ("numpy", "MPICH", 3)),
+    *(("numpy", name, 2) for name in mpis.ALL if name != "MPICH"),
+    *(("gpu", "shm", 2), ("gpu_shared", "tcp", 3), ("gpu_pairs", "shm", 4), ("gpu_by_host", "shm", 2)),
+    *((name, "shm", 2) for name in VARIANTS if name not in ("torch_strided", "keras")),
+    *((name, "tcp", 3) for name in ADAPTERS if name != "numpy"),
 ]
 
 

@@ -14,7 +14,7 @@ from conformance.memory import SIZES, VERBS
 from conformance.test_conformance import INSTALLED, marked
 
 
-def call_again_and_again(adapter_name: str) -> dict:
+def call_again_and_again(adapter_name: str, asked: list[str]) -> dict:
     import gc
 
     from conformance.adapters import load
@@ -23,21 +23,23 @@ def call_again_and_again(adapter_name: str) -> dict:
     ringcore.init()
     adapter = load(adapter_name)
     gc.disable()  # what it would have to find is held for too long
-    sizes = [size for size in SIZES if size != "small" or adapter_name not in WITHOUT_SMALL]
+    sizes = [size for size in asked if size != "small" or adapter_name not in WITHOUT_SMALL]
     return {f"{verb}-{size}": grown(adapter, verb, size) for verb in VERBS if has(adapter, verb) for size in sizes}
 
 
-JOBS = [(name, "shm") for name in INSTALLED if name in ADAPTERS] + [("numpy", "tcp")]
-LONG = [job for job in JOBS if job != ("torch", "shm")]
+# In each run one adapter stands for the others, and a size of which few calls tell.
+IN_EACH_RUN = ("torch", "shm", "bucketed")
+LONG = [(name, "shm", *SIZES) for name in INSTALLED if name in ADAPTERS] + [("numpy", "tcp", *SIZES)]
+JOBS = [*([IN_EACH_RUN] if "torch" in INSTALLED else []), *LONG]
 
 
 # One start of the ranks serves all verbs.
 @pytest.fixture(scope="module", params=marked(JOBS, LONG), ids="-".join)
 def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
-    adapter, transport = request.param
+    adapter, transport, *sizes = request.param
     directory = tmp_path_factory.mktemp(f"{adapter}-{transport}")
-    results = ranks.run(call_again_and_again, 2, directory, adapter, env={"RINGCORE_TRANSPORT": transport})
-    assert "allreduce-large" in results[0]
+    results = ranks.run(call_again_and_again, 2, directory, adapter, sizes, env={"RINGCORE_TRANSPORT": transport})
+    assert f"allreduce-{sizes[-1]}" in results[0]
     return results
 
 

@@ -46,8 +46,8 @@ PROJECTS = [tomllib.loads(path.read_text())["project"] for path in pages.ROOT.gl
 LANGUAGES = {"python", "sh", "c", "diff", "toml", "json", "yaml", "text", "ini"}
 # Pages whose commands start PyTorch many times.
 MANY_STARTS = {
-    "checkpoints", "elastic", "from-ddp", "performance", "process-sets", "simulation", "torch-distributed",
-    "virtual-ranks",
+    "checkpoints", "elastic", "first-job", "from-ddp", "from-horovod", "notebooks", "performance", "process-sets",
+    "simulation", "torch-distributed", "uneven-data", "virtual-ranks",
 }  # fmt: skip
 PARSED = ("pip", "nox")  # commands that are looked at, and not run
 

@@ -12,7 +12,8 @@ import ringcore
 from support import ranks
 from support.rank import await_mark, caught, mark
 
-TRANSPORTS = pytest.mark.parametrize("transport", ["shm", "tcp"])
+# What differs between transports is the engine's own, whose tests have all of them.
+TRANSPORTS = pytest.mark.parametrize("transport", ["shm", pytest.param("tcp", marks=pytest.mark.long)])
 
 
 def drops_a_handle() -> list:
@@ -61,7 +62,7 @@ def group_with_one_mismatch() -> dict:
     return found
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_a_group_fails_as_a_whole_and_its_names_are_free_again(tmp_path: Path, size: int) -> None:
     total = 4.0 * sum(range(1, size + 1))
     for result in ranks.run(group_with_one_mismatch, size, tmp_path, env={"RINGCORE_TIMEOUT_S": "30"}):

@@ -13,7 +13,8 @@ import ringcore
 from support import ranks
 from support.rank import await_mark, caught, mark
 
-TRANSPORTS = pytest.mark.parametrize("transport", ["shm", "tcp"])
+# What differs between transports is the engine's own, whose tests have all of them.
+TRANSPORTS = pytest.mark.parametrize("transport", ["shm", pytest.param("tcp", marks=pytest.mark.long)])
 
 
 def calls_around_init() -> dict:
@@ -83,7 +84,7 @@ def four_threads() -> list:
 
 
 @TRANSPORTS
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_four_threads_get_right_results(tmp_path: Path, size: int, transport: str) -> None:
     results = ranks.run(four_threads, size, tmp_path, env={"RINGCORE_TRANSPORT": transport})
     assert results == [[[True] * 100] * 4] * size
@@ -106,7 +107,7 @@ def asynchronous_in_another_order(rounds: int) -> bool:
 
 
 @TRANSPORTS
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_asynchronous_calls_in_another_order_on_each_rank_are_right(tmp_path: Path, size: int, transport: str) -> None:
     env = {"RINGCORE_TRANSPORT": transport}
     assert ranks.run(asynchronous_in_another_order, size, tmp_path, 30, env=env) == [True] * size
@@ -290,7 +291,7 @@ def not_a_number() -> dict:
 
 
 @TRANSPORTS
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_not_a_number_wins_minimum_and_maximum_on_every_rank(tmp_path: Path, size: int, transport: str) -> None:
     results = ranks.run(not_a_number, size, tmp_path, env={"RINGCORE_TRANSPORT": transport})
     for case, found in results[0].items():

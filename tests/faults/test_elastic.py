@@ -11,7 +11,8 @@ import ringcore
 from support import ranks
 from support.rank import mark, reduce_until_lost
 
-TRANSPORTS = pytest.mark.parametrize("transport", ["shm", "tcp"])
+# What differs between transports is the engine's own, whose tests have all of them.
+TRANSPORTS = pytest.mark.parametrize("transport", ["shm", pytest.param("tcp", marks=pytest.mark.long)])
 # Whoever goes on does so many steps more.
 STEPS_AFTER = 3
 
@@ -75,7 +76,7 @@ def check_that_others_went_on(outcomes: list[ranks.Outcome], lost: int, *, told:
 
 
 @TRANSPORTS
-@pytest.mark.parametrize("elements", [1000, 8 << 20])
+@pytest.mark.parametrize("elements", [pytest.param(1000, marks=pytest.mark.long), 8 << 20])
 def test_a_rank_is_killed_and_the_others_go_on_in_their_processes(
     tmp_path: Path, transport: str, elements: int
 ) -> None:

@@ -106,7 +106,7 @@ def step(state):
 """
 
 
-@pytest.mark.parametrize("gpus", [8, 1], ids=["NCCL", "one GPU"])
+@pytest.mark.parametrize("gpus", [8, pytest.param(1, marks=pytest.mark.long)], ids=["NCCL", "one GPU"])
 def test_an_elastic_job_on_gpus_goes_on_without_a_killed_rank_and_takes_another_in(tmp_path: Path, gpus: int) -> None:
     environ = double_environ() if gpus > 1 else sharing_environ()
     check_recovery(tmp_path, _HEAD, _SETUP, PYTHONPATH=str(ranks.TESTS), **environ)
@@ -141,7 +141,7 @@ def commit_what_is_not_there() -> dict:
 
 
 @pytest.mark.skipif("RINGCORE_TEST_GPUS" in os.environ, reason="only the double can hold a stream back")
-@pytest.mark.parametrize("gpus", [8, 1], ids=["NCCL", "one GPU"])
+@pytest.mark.parametrize("gpus", [8, pytest.param(1, marks=pytest.mark.long)], ids=["NCCL", "one GPU"])
 def test_what_gpus_had_not_ended_when_a_rank_was_lost_is_not_committed(tmp_path: Path, gpus: int) -> None:
     environ = double_environ() if gpus > 1 else sharing_environ()
     environ |= {"RINGCORE_ELASTIC": "1", "RINGCORE_HEARTBEAT_S": "2"}

@@ -66,7 +66,9 @@ def survive() -> dict:
     return error
 
 
-@pytest.mark.parametrize(("size", "gpus"), [(2, 1), (3, 1), (4, 2)])
+@pytest.mark.parametrize(
+    ("size", "gpus"), [(2, 1), *(pytest.param(*case, marks=pytest.mark.long) for case in ((3, 1), (4, 2)))]
+)
 def test_a_killed_rank_lets_the_others_go_on(tmp_path: Path, size: int, gpus: int) -> None:
     before = set(Path("/dev/shm").glob("*ringcore*"))
     with ranks.started(survive, size, tmp_path, env=sharing_environ(gpus, RINGCORE_HEARTBEAT_S="2")) as job:

@@ -89,7 +89,7 @@ print(ringcore.allreduce(numpy.ones(1 << 23, numpy.float32), op=ringcore.Sum)[-1
 """
 
 
-@pytest.mark.parametrize("transport", ["auto", "tcp"])
+@pytest.mark.parametrize("transport", ["auto", pytest.param("tcp", marks=pytest.mark.long)])
 def test_a_dev_shm_of_one_mebibyte_does_not_matter(transport: str) -> None:
     # The mount is this command's own: nobody else sees it.
     script = 'mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$@"'

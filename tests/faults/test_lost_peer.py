@@ -13,7 +13,9 @@ from support.rank import await_mark, caught, mark, reduce_until_lost
 
 # The report comes within milliseconds or the heartbeat's limit; the bound only tells a hang from an error.
 HANG_S = 10.0
+# How a lost rank is noticed is each transport's own; what its end is called is not.
 TRANSPORTS = pytest.mark.parametrize("transport", ["shm", "tcp"])
+ONE_IN_EACH_RUN = pytest.mark.parametrize("transport", ["shm", pytest.param("tcp", marks=pytest.mark.long)])
 
 
 def reduces_until_lost(elements: int) -> dict:
@@ -25,7 +27,7 @@ def reduces_until_lost(elements: int) -> dict:
 
 
 @TRANSPORTS
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_a_killed_rank_is_named_with_the_tensor(tmp_path: Path, size: int, transport: str) -> None:
     # 256 MiB: a kill at any moment hits the middle of an operation.
     with ranks.started(reduces_until_lost, size, tmp_path, 64 << 20, env={"RINGCORE_TRANSPORT": transport}) as job:
@@ -73,7 +75,7 @@ def pauses() -> list:
     return [float(ringcore.allreduce(tensor, op=ringcore.Sum, name="t")[0]) for _ in range(3)]
 
 
-@TRANSPORTS
+@ONE_IN_EACH_RUN
 def test_a_short_pause_is_no_alarm(tmp_path: Path, transport: str) -> None:
     # The pause is what is tested here; everything else waits for marks.
     env = {"RINGCORE_TRANSPORT": transport, "RINGCORE_HEARTBEAT_S": "1"}
@@ -180,7 +182,7 @@ def computes_under_the_lock() -> float:
     return float(ringcore.allreduce(tensor, op=ringcore.Sum, name="t")[0])
 
 
-@TRANSPORTS
+@ONE_IN_EACH_RUN
 def test_a_rank_that_computes_under_pythons_lock_is_not_dead(tmp_path: Path, transport: str) -> None:
     env = {"RINGCORE_TRANSPORT": transport, "RINGCORE_HEARTBEAT_S": "0.5"}
     assert ranks.run(computes_under_the_lock, 2, tmp_path, env=env) == [2.0, 2.0]
@@ -207,8 +209,8 @@ def last_rank_ends(how: str) -> dict:
     return error
 
 
-@pytest.mark.parametrize("how", ["raise", "shutdown", "os._exit", "sys.exit"])
-@TRANSPORTS
+@pytest.mark.parametrize("how", ["raise", "shutdown", "os._exit", pytest.param("sys.exit", marks=pytest.mark.long)])
+@ONE_IN_EACH_RUN
 def test_a_rank_that_ends_early_is_named_to_the_others(tmp_path: Path, how: str, transport: str) -> None:
     with ranks.started(last_rank_ends, 3, tmp_path, how, env={"RINGCORE_TRANSPORT": transport}) as job:
         outcomes = job.wait()
@@ -259,8 +261,10 @@ def a_rank_is_missing(blocking: bool) -> dict:
     return error
 
 
-@TRANSPORTS
-@pytest.mark.parametrize("blocking", [True, False], ids=["blocking", "async"])
+@ONE_IN_EACH_RUN
+@pytest.mark.parametrize(
+    "blocking", [pytest.param(True, id="blocking"), pytest.param(False, marks=pytest.mark.long, id="async")]
+)
 def test_a_missing_rank_is_reported_with_its_stack_and_then_an_error(
     tmp_path: Path, blocking: bool, transport: str
 ) -> None:

@@ -95,7 +95,7 @@ def stops_when_it_has_met_the_others(lost: int, does: str) -> dict:
     [
         pytest.param(9, "connect", "off", marks=pytest.mark.long),
         (9, "connect", "on"),
-        (1, "hand on the table", "off"),
+        pytest.param(1, "hand on the table", "off", marks=pytest.mark.long),
     ],
 )
 def test_all_hear_which_rank_did_not_connect(tmp_path: Path, lost: int, does: str, encryption: str) -> None:

@@ -56,8 +56,8 @@ def mismatches() -> dict:
     return found
 
 
-@pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize("transport", ["shm", pytest.param("tcp", marks=pytest.mark.long)])
 def test_a_mismatch_is_the_same_error_on_every_rank(tmp_path: Path, size: int, transport: str) -> None:
     results = ranks.run(mismatches, size, tmp_path, env={"RINGCORE_TRANSPORT": transport})
     for case, words in CASES.items():

@@ -30,7 +30,9 @@ def exchange_objects(refusing: list[int]) -> dict:
     return {"errors": errors, "unpickled": unpickled, "after": after}
 
 
-@pytest.mark.parametrize("refusing", [[0], [1], [2], [0, 1, 2]])
+@pytest.mark.parametrize(
+    "refusing", [pytest.param([0], marks=pytest.mark.long), [1], pytest.param([2], marks=pytest.mark.long), [0, 1, 2]]
+)
 def test_a_rank_that_may_not_pickle_unpickles_nothing_and_holds_up_nobody(tmp_path: Path, refusing: list[int]) -> None:
     results = ranks.run(exchange_objects, 3, tmp_path, refusing, env={"RINGCORE_TIMEOUT_S": "20"})
     for rank, result in enumerate(results):

@@ -15,7 +15,8 @@ import ringcore
 from support import ranks
 from support.rank import await_mark, caught, mark
 
-TRANSPORTS = pytest.mark.parametrize("transport", ["shm", "tcp"])
+# What differs between transports is the engine's own, whose tests have all of them.
+TRANSPORTS = pytest.mark.parametrize("transport", ["shm", pytest.param("tcp", marks=pytest.mark.long)])
 
 _MODULE = """
 import numpy as np

@@ -206,7 +206,13 @@ def by_tickets(folder: Path) -> Iterator[None]:
         sys.modules.pop("rank", None)
 
 
-@pytest.mark.parametrize("start", [by_ringrun, by_agents, by_growing, by_mpirun, by_run, by_tickets])
+@pytest.mark.parametrize(
+    "start",
+    [
+        by_ringrun, by_growing, by_tickets,
+        *(pytest.param(start, marks=pytest.mark.long) for start in (by_agents, by_mpirun, by_run)),
+    ],
+)  # fmt: skip
 def test_the_key_stands_nowhere(tmp_path: Path, start: object) -> None:
     (tmp_path / "rank.py").write_text(RANK)
     (tmp_path / "main.py").write_text("import rank\nrank.hold()\n")

@@ -154,7 +154,7 @@ def reduces_for_ever() -> None:
         mark("reduced")
 
 
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("transport", ["shm", pytest.param("tcp", marks=pytest.mark.long)])
 def test_nothing_is_left_when_everything_is_killed(tmp_path: Path, transport: str) -> None:
     def shared() -> set[str]:
         return {name for name in os.listdir("/dev/shm") if "ringcore" in name}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import ringcore
 from support import ranks
 from support.middle import Middle, Tamper, Tampering, Way, carry, middle, strip_encryption
@@ -198,6 +199,7 @@ def test_heartbeats_keep_connections_through_who_cuts_idle_ones(tmp_path: Path) 
         assert result["after"]["message"] == "returned True", result
 
 
+@pytest.mark.long  # ten seconds more without a word
 def test_an_idle_connection_that_is_cut_is_an_error_on_all_that_names_two(tmp_path: Path) -> None:
     with job_behind_a_middle(tmp_path, pauses, 1 << 20, idle_s=IDLE_S) as (between, job):
         results = [outcome.result for outcome in job.wait()]

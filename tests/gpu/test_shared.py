@@ -64,7 +64,9 @@ def reduce_large() -> dict:
     return {"wrong": wrong}
 
 
-@pytest.mark.parametrize(("size", "gpus"), [(2, 1), (3, 1), (4, 2), (3, 2)])
+@pytest.mark.parametrize(
+    ("size", "gpus"), [(2, 1), (4, 2), *(pytest.param(*case, marks=pytest.mark.long) for case in ((3, 1), (3, 2)))]
+)
 def test_large_tensors_go_through_the_memory_of_the_gpu(tmp_path: Path, size: int, gpus: int) -> None:
     env = sharing_environ(gpus, RINGCORE_FUSION_THRESHOLD_BYTES=str(5 << 20))
     with ranks.started(reduce_large, size, tmp_path, env=env) as job:

@@ -124,7 +124,13 @@ def losing(hosts: Sequence[Host], part: float) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(("size", "lost"), [(2, 0), (4, 0), (4, 0.001), (2, 0.01), (4, 0.01), (4, 0.05)])
+@pytest.mark.parametrize(
+    ("size", "lost"),
+    [
+        (2, 0), (4, 0.01),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in ((4, 0), (4, 0.001), (2, 0.01), (4, 0.05))),
+    ],
+)  # fmt: skip
 def test_sums_are_right_whatever_part_of_the_packets_is_lost(tmp_path: Path, size: int, lost: float) -> None:
     with namespaces(size + 1, sshd=False) as (at, *hosts), losing(hosts if lost else (), lost):
         key = write_key(tmp_path / "switch-key")
@@ -148,6 +154,7 @@ def test_a_rank_may_leave_when_it_has_the_last_sum_and_others_still_lack_it(tmp_
             running.end()
 
 
+@pytest.mark.long  # in each run they go the other ways, and other sums through the switch
 def test_gradients_that_wait_for_nobody_are_summed_there_too(tmp_path: Path) -> None:
     with namespaces(4, sshd=False) as (at, *hosts):
         key = write_key(tmp_path / "switch-key")

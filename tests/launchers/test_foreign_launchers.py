@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.mpis import PACKAGES, installed
+from support.mpis import installed, one_in_each_run
 from support.processes import LIMIT_S, RINGRUN, clean_environ
 
 PLACE = """
@@ -85,18 +85,14 @@ def script(folder: Path, text: str) -> str:
 EXPECTED = [f"PLACE {rank} 3 {rank} 3 6.0" for rank in range(3)]
 
 
-# Intel MPI's is much like MPICH's.
-EACH = [pytest.param(name, marks=pytest.mark.long) if name == "Intel MPI" else name for name in PACKAGES]
-
-
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", one_in_each_run("Open MPI"))
 def test_ranks_of_mpirun_find_their_place(tmp_path: Path, name: str) -> None:
     mpi = installed(name)
     said = output([*mpi.launch(3), sys.executable, script(tmp_path, PLACE)], **mpi.environ())
     assert sorted(line for line in said.splitlines() if "PLACE" in line) == EXPECTED
 
 
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", one_in_each_run("MPICH"))
 def test_horovodrun_knows_the_words_of_each_mpirun(tmp_path: Path, name: str) -> None:
     horovodrun = str(Path(sys.executable).with_name("horovodrun"))
     command = [horovodrun, "--mpi", "-np", "3", sys.executable, script(tmp_path, PLACE)]
@@ -105,9 +101,7 @@ def test_horovodrun_knows_the_words_of_each_mpirun(tmp_path: Path, name: str) ->
 
 
 # That each mpirun tells ranks their places is tested above.
-@pytest.mark.parametrize(
-    "name", [name if name == "MPICH" else pytest.param(name, marks=pytest.mark.long) for name in PACKAGES]
-)
+@pytest.mark.parametrize("name", one_in_each_run("MPICH"))
 def test_lightning_with_ring_under_mpirun(tmp_path: Path, name: str) -> None:
     """Lightning knows nothing of mpirun without mpi4py."""
     mpi = installed(name)
@@ -124,7 +118,11 @@ def test_ranks_of_torchrun_find_their_place(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [(DDP, "SAME 8.0 2"), (LIGHTNING, "SAME 2 2"), (ACCELERATE, "SAME 2 2")],
+    [
+        (DDP, "SAME 8.0 2"),
+        pytest.param(LIGHTNING, "SAME 2 2", marks=pytest.mark.long),
+        pytest.param(ACCELERATE, "SAME 2 2", marks=pytest.mark.long),
+    ],
     ids=["DistributedDataParallel", "Lightning", "Accelerate"],
 )
 def test_scripts_for_torchrun_run_under_ringrun(tmp_path: Path, text: str, expected: str) -> None:

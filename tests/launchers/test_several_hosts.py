@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.mpis import installed
+from support.mpis import installed, one_in_each_run
 from support.namespaces import Host, environ_with_ssh, namespaces
 from support.processes import LIMIT_S, RINGRUN, clean_environ, eventually
 from support.slurm import Slurm, slurm
@@ -153,16 +153,23 @@ def test_srun(cluster: Slurm, environ: dict[str, str], program: str) -> None:
     assert places(said) == TWO_EACH
 
 
-def test_srun_with_pmi2(cluster: Slurm, environ: dict[str, str], program: str) -> None:
-    """Slurm speaks for the launcher of MPICH and Intel MPI; without either it is TCP, unless MPI was asked for."""
-    command = ["srun", "--mpi=pmi2", "-N2", "-n4", "-w", "host0,host1", sys.executable, program]
+WITH_PMI2 = ["srun", "--mpi=pmi2", "-N2", "-n4", "-w", "host0,host1", sys.executable]
+
+
+@pytest.mark.parametrize("name", one_in_each_run("MPICH", ["MPICH", "Intel MPI"]))
+def test_srun_with_pmi2(cluster: Slurm, environ: dict[str, str], program: str, name: str) -> None:
+    """Slurm speaks for the launcher of MPICH and Intel MPI."""
+    command, mpi = [*WITH_PMI2, program], installed(name)
     between = [line.replace("tls", "mpi") for line in TWO_EACH]
-    for name in ("MPICH", "Intel MPI"):
-        mpi = installed(name)
-        found = {**environ, **mpi.environ(environ["PATH"]), "LD_LIBRARY_PATH": str(mpi.programs.parent / "lib")}
-        assert places(checked(cluster.run(command, found))) == between, name
-        only = [line.replace("shm", "mpi") for line in between]
-        assert places(checked(cluster.run(command, {**found, "RINGCORE_TRANSPORT": "mpi"}))) == only, name
+    found = {**environ, **mpi.environ(environ["PATH"]), "LD_LIBRARY_PATH": str(mpi.programs.parent / "lib")}
+    assert places(checked(cluster.run(command, found))) == between
+    only = [line.replace("shm", "mpi") for line in between]
+    assert places(checked(cluster.run(command, {**found, "RINGCORE_TRANSPORT": "mpi"}))) == only
+
+
+def test_srun_with_pmi2_and_no_mpi(cluster: Slurm, environ: dict[str, str], program: str) -> None:
+    """It is TCP, unless MPI was asked for."""
+    command = [*WITH_PMI2, program]
     assert places(checked(cluster.run(command, environ))) == TWO_EACH
     asked = cluster.run(command, {**environ, "RINGCORE_TRANSPORT": "mpi"})
     assert asked.returncode != 0 and "no MPI library can be used: the MPI library libmpi.so.12" in asked.stderr

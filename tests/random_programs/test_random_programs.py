@@ -9,7 +9,9 @@ import ringcore
 from support import mpis, ranks
 
 # (transport, ranks, first seed, how many)
-JOBS = [("shm", 2, 0, 40), ("shm", 3, 100, 15), ("tcp", 2, 200, 25), ("tcp", 3, 300, 10), ("MPICH", 2, 400, 10)]
+IN_EACH_RUN = [("shm", 3, 100, 15), ("tcp", 2, 200, 25)]
+LONG = [("shm", 2, 0, 40), ("tcp", 3, 300, 10), ("MPICH", 2, 400, 10)]
+JOBS = [*IN_EACH_RUN, *(pytest.param(job, marks=pytest.mark.long) for job in LONG)]
 # A job is left, and joined again.
 SEEDS_IN_A_JOB = 10
 

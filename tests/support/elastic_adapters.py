@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from support.elastic import AT_ONCE
 from support.processes import Ringrun
 
 _SCRIPT = """
@@ -51,7 +52,7 @@ def check_recovery(directory: Path, head: str, setup: str, **environ: str) -> No
     (directory / "train.py").write_text(_SCRIPT.format(head=head, setup=setup))
     ringrun = Ringrun(directory)
     ringrun.environ.update(OMP_NUM_THREADS="1", RINGCORE_TIMEOUT_S="30", **environ)
-    done = ringrun("-np", "2", "--min-np", "1", "train.py")
+    done = ringrun("-np", "2", "--min-np", "1", *AT_ONCE, "train.py")
     assert done.returncode == 0, done.stderr
     begun, ended = _told(directory / "begin"), _told(directory / "end")
     assert [line["size"] for line in begun] == [2, 2, 1, 2, 2]

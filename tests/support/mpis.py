@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,15 @@ RINGCORE = ("ringcore", "nanobind_backend")  # the core and what it needs
 # The system's, of the Debian package openmpi-bin.
 DEBIAN = "Debian's Open MPI"
 ALL = [*PACKAGES, DEBIAN]
+
+
+def one_in_each_run(chosen: str, names: Iterable[str] = PACKAGES) -> list[Any]:
+    """Parameters of a test: one MPI stands for the others in each run, and those are marked `long`."""
+    import pytest  # which benchmarks, that use this module too, do without
+
+    return [name if name == chosen else pytest.param(name, marks=pytest.mark.long) for name in names]
+
+
 # Open MPI wants to be told that this is root, and that ranks may share cores.
 _OPEN_MPI = ["--allow-run-as-root", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
 _OPTIONS = {"Open MPI": _OPEN_MPI, DEBIAN: _OPEN_MPI}

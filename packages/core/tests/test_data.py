@@ -75,6 +75,7 @@ def test_every_row_is_used_once_by_as_many_batches(
     assert all(batch["x"].tolist() == (batch["id"] / 2).tolist() for own in batches for batch in own)
 
 
+@pytest.mark.long
 def test_a_million_rows_once_and_shuffled_anew_each_epoch(tmp_path: Path) -> None:
     random = np.random.default_rng(5)
     sizes = random.multinomial(1_000_000, random.dirichlet(np.ones(60))).tolist()

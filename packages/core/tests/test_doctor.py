@@ -20,7 +20,13 @@ def _doctor() -> tuple[dict[str, Any], str]:
     return report, text.getvalue()
 
 
-@pytest.mark.parametrize("command", [["-m", "ringcore", "doctor"], ["-c", "import ringcore; ringcore.doctor()"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["-m", "ringcore", "doctor"],
+        pytest.param(["-c", "import ringcore; ringcore.doctor()"], marks=pytest.mark.long),
+    ],
+)
 def test_it_tries_both_transports(command: list[str]) -> None:
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=300, check=False)
     assert f"ringcore   {__version__}" in done.stdout

@@ -118,6 +118,7 @@ def test_a_worker_that_is_killed_is_the_error_and_leaves_no_rank(client: Client,
     client.wait_for_workers(2, timeout=60)
 
 
+@pytest.mark.long
 def test_jobs_one_after_the_other_leave_nothing(client: Client) -> None:
     def held() -> dict[str, int]:
         own = len(os.listdir("/proc/self/fd"))

@@ -9,6 +9,7 @@ import pytest
 from support.notebooks import run_notebook
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_notebook_trains(tmp_path: Path) -> None:
     _, function, _ = run_notebook("dask/train.ipynb", tmp_path)

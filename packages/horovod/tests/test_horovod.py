@@ -34,7 +34,7 @@ def python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return start(sys.executable, "-c", code, **variables)
 
 
-@pytest.mark.parametrize("launcher", ["horovodrun", "ringrun"])
+@pytest.mark.parametrize("launcher", ["horovodrun", pytest.param("ringrun", marks=pytest.mark.long)])
 def test_a_script_for_horovod_runs_as_it_is(tmp_path: Path, launcher: str) -> None:
     done = on_two_ranks(launcher, SCRIPT, str(tmp_path / "found"))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -47,6 +47,7 @@ def test_a_script_with_fit_runs_as_it_is(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == files
 
 
+@pytest.mark.long
 def test_a_script_that_fits_before_its_elastic_state_is_given_out_runs_as_it_is(tmp_path: Path) -> None:
     launcher = Path(sys.executable).with_name("horovodrun")
     command = [str(launcher), "-np", "2", "--min-np", "1", sys.executable, str(HERE / "script_elastic_keras.py")]

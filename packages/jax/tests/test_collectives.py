@@ -15,7 +15,10 @@ from support import ranks
 from support.on_ranks import TWO, on
 from support.rank import await_mark, mark
 
-JOBS = pytest.mark.parametrize(("size", "transport"), [(2, "shm"), (3, "shm"), (2, "tcp")])
+JOBS = pytest.mark.parametrize(
+    ("size", "transport"),
+    [(2, "shm"), *(pytest.param(*job, marks=pytest.mark.long) for job in ((3, "shm"), (2, "tcp")))],
+)
 
 
 def run(function, size: int, folder: Path, *args, **env: str) -> list:
@@ -158,7 +161,7 @@ def derivatives() -> list:
     return wrong
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_derivatives_are_those_of_the_sum_of_all_losses(tmp_path: Path, size: int) -> None:
     assert run(derivatives, size, tmp_path) == [[]] * size
 

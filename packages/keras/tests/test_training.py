@@ -55,14 +55,20 @@ def check_two_epochs(kind: str, options: dict[str, Any], **distributed: Any) -> 
 
 @on(*TWO)
 @pytest.mark.parametrize(
-    ("kind", "options"), [("sgd", {}), ("adam", {"run_eagerly": True}), ("schedule", steps_at_once(5))], ids=str
+    ("kind", "options"),
+    [
+        ("sgd", {}),
+        pytest.param("adam", {"run_eagerly": True}, marks=pytest.mark.long),
+        ("schedule", steps_at_once(5)),
+    ],
+    ids=str,
 )
 def test_ranks_train_like_one_with_all_their_batches(kind: str, options: dict[str, Any]) -> None:
     check_two_epochs(kind, options)
 
 
 @on(*TWO)
-@pytest.mark.parametrize("compression", ["int8", "int4"])
+@pytest.mark.parametrize("compression", ["int8", pytest.param("int4", marks=pytest.mark.long)])
 def test_what_is_quantised_between_hosts_is_not_inside_one(compression: str) -> None:
     check_two_epochs("sgd", {}, compression=getattr(ring.Compression, compression))
 
@@ -151,7 +157,9 @@ def test_batch_normalisation_over_all_ranks() -> None:
 
 
 @on(*TWO)
-@pytest.mark.parametrize("options", [{}, {"sparse_as_dense": True}], ids=["rows", "dense"])
+@pytest.mark.parametrize(
+    "options", [{}, pytest.param({"sparse_as_dense": True}, marks=pytest.mark.long)], ids=["rows", "dense"]
+)
 def test_gradients_of_embeddings(options: dict[str, Any]) -> None:
     """Rows on TensorFlow, dense elsewhere."""
 
@@ -171,6 +179,7 @@ def test_gradients_of_embeddings(options: dict[str, Any]) -> None:
     assert same_everywhere(digest(together.weights))
 
 
+@pytest.mark.long
 @on(*TWO)
 def test_two_models_one_after_the_other() -> None:
     """In one process, many steps."""

@@ -106,10 +106,13 @@ def test_who_is_left_goes_on_and_each_sample_comes_once_an_epoch(tmp_path: Path,
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ("batch_size=3, shuffle=True, num_workers=1", "num_workers=1 processes, which read ahead"),
+        pytest.param(
+            "batch_size=3, shuffle=True, num_workers=1", "num_workers=1 processes, which read ahead",
+            marks=pytest.mark.long,
+        ),
         pytest.param("batch_size=3, sampler=[1, 2, 3]", "deals out the samples itself", marks=pytest.mark.long),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_dealt_out_anew_is_refused(tmp_path: Path, change: str, says: str) -> None:
     (tmp_path / "train.py").write_text(_TRAIN.replace("batch_size=3, shuffle=True", change))
     done = Ringrun(tmp_path)("-np", "1", "--min-np", "1", "--reset-limit", "0", "train.py", "-1", "")

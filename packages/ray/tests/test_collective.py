@@ -67,7 +67,8 @@ def test_every_verb_and_groups_one_after_the_other() -> None:
         ray.kill(member)
 
 
-@pytest.mark.parametrize("ranks", [pytest.param([0, 1], marks=pytest.mark.long), [1, 0]])
+@pytest.mark.long
+@pytest.mark.parametrize("ranks", [[0, 1], [1, 0]])
 def test_a_driver_declares_a_group_that_actors_join_at_their_first_verb(ranks: list[int]) -> None:
     register_ring()
     members: list[Any] = [Member.remote() for _ in range(2)]

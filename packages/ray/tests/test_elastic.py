@@ -87,6 +87,7 @@ def fails() -> None:
     raise LookupError("no such row")
 
 
+@pytest.mark.long
 def test_workers_that_ray_has_no_room_for_are_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "stop").touch()
     executor = RingExecutor(min_workers=2, max_workers=6)  # and there are four cores

@@ -174,6 +174,7 @@ def cycle(_number: int) -> int:
     return open_files()
 
 
+@pytest.mark.long
 def test_twenty_jobs_one_after_the_other_leave_nothing(executor: RingExecutor) -> None:
     counts = []
     for number in range(20):

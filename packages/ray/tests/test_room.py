@@ -123,6 +123,7 @@ def gpus() -> tuple[list[str], list[str], int]:
     return own, os.environ["CUDA_VISIBLE_DEVICES"].split(","), ring.local_rank()
 
 
+@pytest.mark.long
 def test_local_ranks_are_indices_of_gpus() -> None:
     with RingExecutor(num_workers=2, gpus_per_worker=1) as executor:
         for _ in range(2):

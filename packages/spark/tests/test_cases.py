@@ -18,6 +18,7 @@ pytestmark = [
 TESTS = str(Path(__file__).parents[3] / "tests")
 
 
+@pytest.mark.long  # what the ranks do once they run is tests/conformance's
 def test_every_rank_gets_the_right_results(spark: SparkSession) -> None:
     reports = ringcore_spark.run(run_cases, ("numpy",), num_proc=2, env={"PYTHONPATH": TESTS})
     check(reports, "numpy", "shm")

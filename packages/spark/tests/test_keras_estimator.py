@@ -43,6 +43,7 @@ def estimator(store: Path, **options: Any) -> KerasEstimator:
     )  # fmt: skip
 
 
+@pytest.mark.long  # in each run those of PyTorch and Lightning train
 def test_fit_equals_one_process_and_goes_on_and_is_saved(spark: SparkSession, tmp_path: Path) -> None:
     inputs = np.random.default_rng(1).normal(size=(128, 3))
     frame = spark.createDataFrame([([*map(float, x)], float(x @ TRUE)) for x in inputs], "x array<double>, y double")

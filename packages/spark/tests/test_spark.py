@@ -103,8 +103,8 @@ def launcher_of_this_process() -> int:
     return launcher
 
 
-@pytest.mark.parametrize("moment", ["start", "allreduce"])
-@pytest.mark.parametrize("victim", ["rank", "worker"])
+@pytest.mark.parametrize("moment", [pytest.param("start", marks=pytest.mark.long), "allreduce"])
+@pytest.mark.parametrize("victim", ["rank", pytest.param("worker", marks=pytest.mark.long)])
 def test_who_is_killed_is_the_error_and_leaves_no_rank(
     spark: SparkSession, tmp_path: Path, victim: str, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,7 +142,7 @@ def test_who_is_killed_is_the_error_and_leaves_no_rank(
         assert ringcore_spark.run(total, (1.0,)) == [(0, 2, 3.0), (1, 2, 3.0)]
 
 
-@pytest.mark.parametrize("where", ["Spark's page", "the notebook"])
+@pytest.mark.parametrize("where", ["Spark's page", pytest.param("the notebook", marks=pytest.mark.long)])
 def test_a_job_that_is_cancelled_leaves_no_rank(spark: SparkSession, tmp_path: Path, where: str) -> None:
     def cancel() -> None:
         Pids(tmp_path).wait(2)
@@ -182,6 +182,7 @@ def descriptors(pid: int | str = "self") -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
+@pytest.mark.long
 def test_ten_jobs_one_after_the_other_leave_nothing(spark: SparkSession) -> None:
     jvm = spark._jvm.ProcessHandle.current().pid()
     ringcore_spark.run(total, (1.0,))
@@ -361,6 +362,7 @@ def test_what_spark_encrypts_ranks_encrypt_too_and_clear_text_is_warned_of_once(
         context._conf.set("spark.ssl.enabled", "false")
 
 
+@pytest.mark.long
 def test_slots_that_are_taken_are_waited_for_and_named(spark: SparkSession) -> None:
     def busy(batches: Any) -> Any:
         time.sleep(1000)

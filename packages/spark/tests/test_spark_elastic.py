@@ -151,6 +151,7 @@ print("all well")
 """
 
 
+@pytest.mark.long  # in each run a rank is killed and replaced
 def test_a_worker_that_is_killed_is_replaced_by_the_next_attempt_of_its_task(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     (tmp_path / "ranks").mkdir()

@@ -226,6 +226,7 @@ def test_rows_of_partitions_that_are_uneven_empty_or_of_one_row_are_written_once
                 np.testing.assert_array_equal(batch["nested"], np.stack([number, -number], 1)[:, :, np.newaxis])
 
 
+@pytest.mark.long
 def test_rows_are_left_with_the_tasks_that_have_them(frame: Any, tmp_path: Path) -> None:
     fitted = estimator(str(tmp_path), spill=True, epochs=8, run_id="run").fit(frame)
     losses = [told["train"]["loss"] for told in fitted.getHistory()]
@@ -305,6 +306,7 @@ def test_a_run_goes_on_from_its_checkpoint_in_the_midst_of_the_data_and_batches_
     assert whole.getHistory()[0]["train"]["loss"] > np.mean([row["y"] ** 2 for row in values]), "labels are not doubled"
 
 
+@pytest.mark.long
 def test_classes_are_numbers_or_doubles_and_outputs_are_vectors(spark: SparkSession, tmp_path: Path) -> None:
     data = spark.createDataFrame(
         [([float(n % 2), 1.0], float(n % 2), n % 2) for n in range(32)], "x array<double>, d double, n int"
@@ -344,6 +346,7 @@ class Noted(torch.nn.Module):
         (self.folder / f"{os.getpid()}.{uuid.uuid4()}").touch()
 
 
+@pytest.mark.long
 def test_a_worker_loads_a_model_once_for_all_partitions_of_arrays_of_arrays(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -355,6 +358,7 @@ def test_a_worker_loads_a_model_once_for_all_partitions_of_arrays_of_arrays(
     assert len(processes) == len(set(processes)) < 16
 
 
+@pytest.mark.long
 def test_a_row_of_weight_2_is_that_row_twice_and_one_of_weight_0_is_none(spark: SparkSession, tmp_path: Path) -> None:
     weight = np.array([0, 2, 1, 1, 2, 0, 1, 1])  # Of each rank's four rows the mean is 1.
     inputs = np.random.default_rng(1).normal(size=(len(weight), 3))

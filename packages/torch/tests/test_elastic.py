@@ -11,6 +11,7 @@ import ringcore_torch as ring
 import torch
 from ringcore_torch import elastic
 from support import ranks
+from support.elastic import AT_ONCE
 from support.on_ranks import TWO, on
 from support.processes import Ringrun
 
@@ -73,7 +74,11 @@ STEPS_OUTER = """outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.
 optimizer = ring.DiLoCo(optimizer, outer, model.named_parameters(), every=1)"""
 
 
-@pytest.mark.parametrize("wrapped", [AVERAGES, MEETS, STEPS_OUTER], ids=["averaged", "local", "diloco"])
+@pytest.mark.parametrize(
+    "wrapped",
+    [AVERAGES, *(pytest.param(way, marks=pytest.mark.long) for way in (MEETS, STEPS_OUTER))],
+    ids=["averaged", "local", "diloco"],
+)
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
 def test_two_ranks_go_on_without_the_third_and_take_another_in(wrapped: str, device: str, tmp_path: Path) -> None:
     if device == "gpu" and "RINGCORE_TEST_GPUS" not in os.environ:
@@ -82,7 +87,7 @@ def test_two_ranks_go_on_without_the_third_and_take_another_in(wrapped: str, dev
     (tmp_path / "train.py").write_text(SCRIPT.replace(AVERAGES, wrapped))
     ringrun = Ringrun(tmp_path)
     ringrun.environ.update(OMP_NUM_THREADS="1", RINGCORE_TIMEOUT_S="60", DEVICE="cuda" if device == "gpu" else "cpu")
-    done = ringrun("-np", "3", "--min-np", "2", "train.py")
+    done = ringrun("-np", "3", "--min-np", "2", *AT_ONCE, "train.py")
     assert done.returncode == 0, done.stderr
 
     def told(event: str) -> list[dict[str, object]]:
@@ -131,7 +136,10 @@ def test_the_first_parameter_that_differs_is_named(tmp_path: Path) -> None:
     assert "rank 1" in outcomes[0], "for the others it is a lost rank"
 
 
-@pytest.mark.parametrize("state", ["elastic.TorchState(model, step=0)", "elastic.TorchState(step=0)"])
+@pytest.mark.parametrize(
+    "state",
+    [pytest.param("elastic.TorchState(model, step=0)", marks=pytest.mark.long), "elastic.TorchState(step=0)"],
+)
 def test_who_comes_is_compared_with_rank_0(state: str, tmp_path: Path) -> None:
     text = SCRIPT.replace("os.getpid())  # all", "3 + is_new)  # all")
     head, _, tail = text.rpartition("elastic.TorchState(model")
@@ -139,7 +147,7 @@ def test_who_comes_is_compared_with_rank_0(state: str, tmp_path: Path) -> None:
     assert tail and "3 + is_new" in text
     ringrun = Ringrun(tmp_path)
     ringrun.environ.update(OMP_NUM_THREADS="1", RINGCORE_TIMEOUT_S="60", DEVICE="cpu")
-    done = ringrun("-np", "3", "--min-np", "2", "--reset-limit", "1", "train.py")
+    done = ringrun("-np", "3", "--min-np", "2", "--reset-limit", "1", *AT_ONCE, "train.py")
     has_its_weights = "model" in state
     assert (done.returncode == 0) == has_its_weights, done.stderr
     says = "the ranks have different weights at the first step: "
@@ -162,6 +170,7 @@ STEPS = "        optimizer.zero_grad()\n"
 TELLS = '        if ring.size() == 3 and os.path.exists("killed"):\n            open("stepping", "w").close()\n'
 
 
+@pytest.mark.long
 def test_who_trains_on_goes_back_too_when_the_one_that_gets_the_state_dies(tmp_path: Path) -> None:
     # Where steps are left out, nobody may leave one out on its own while others go back to a commit.
     script = SCRIPT.replace("import json, os,", "import json, os, time,").replace(STEPS, TELLS + STEPS)
@@ -171,7 +180,7 @@ def test_who_trains_on_goes_back_too_when_the_one_that_gets_the_state_dies(tmp_p
     (tmp_path / "train.py").write_text(script)
     ringrun = Ringrun(tmp_path)
     ringrun.environ.update(OMP_NUM_THREADS="1", RINGCORE_TIMEOUT_S="60", DEVICE="cpu")
-    done = ringrun("-np", "3", "--min-np", "2", "--blacklist-cooldown-range", "0.01", "0.01", "train.py")
+    done = ringrun("-np", "3", "--min-np", "2", *AT_ONCE, "train.py")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "died").exists()
     ended = [json.loads(line) for line in (tmp_path / "end").read_text().splitlines()]

@@ -13,7 +13,7 @@ import pytest
 import ringcore
 import ringcore_torch as ring
 import torch
-from support.on_ranks import DEVICE, THREE, TWO, TWO_ON_GPUS, on
+from support.on_ranks import DEVICE, THREE, THREE_OVER_TCP, TWO, TWO_ON_GPUS, on
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
@@ -117,7 +117,7 @@ def test_derivatives_of_other_numbers_of_rows_on_every_rank_and_none_on_rank_0()
         check(function, lambda rank: rank)
 
 
-@on(THREE)
+@on(THREE_OVER_TCP)
 def test_derivatives_where_a_rank_takes_no_part() -> None:
     some = ring.add_process_set([0, 1])
     for function in _among_some(some).values():

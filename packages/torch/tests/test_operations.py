@@ -6,7 +6,7 @@ import pytest
 import ringcore
 import ringcore_torch as ring
 import torch
-from support.on_ranks import DEVICE, ONE_ON_A_GPU, THREE, TWO, TWO_ON_GPUS, TWO_OVER_TCP, on
+from support.on_ranks import DEVICE, ONE_ON_A_GPU, THREE, THREE_OVER_TCP, TWO, TWO_ON_GPUS, TWO_OVER_TCP, on
 from torch.testing._internal.two_tensor import TwoTensor
 
 DTYPES = [
@@ -129,7 +129,7 @@ def test_compression_sends_16_bits(name: str, expected: list[float]) -> None:
         assert result.dtype is torch.float32
 
 
-@on(THREE)
+@on(THREE_OVER_TCP)
 def test_sparse_tensors() -> None:
     def rows_of(rank: int) -> torch.Tensor:
         return torch.sparse_coo_tensor(torch.tensor([[rank, 3]]), torch.tensor([[1.0, 2.0], [10.0, 20.0]]), (5, 2))

@@ -88,7 +88,9 @@ def train(model: torch.nn.Module, seed: int, overlap: str, kind: str) -> tuple[t
 
 
 @on(TWO, THREE_IN_ORDER, TWO_ON_GPUS)
-@pytest.mark.parametrize("kind", list(OPTIMIZERS))
+@pytest.mark.parametrize(
+    "kind", [kind if kind == "adamw" else pytest.param(kind, marks=pytest.mark.long) for kind in OPTIMIZERS]
+)
 @pytest.mark.parametrize(
     ("first", "count"), [pytest.param(0, 34, id="34"), pytest.param(34, 166, id="166", marks=pytest.mark.long)]
 )

@@ -16,7 +16,7 @@ import pytest
 import ringcore
 import ringcore_torch as ring
 import torch
-from support.on_ranks import DEVICE, ONE_ON_A_GPU, THREE, TWO, TWO_ON_GPUS, TWO_OVER_TCP, on
+from support.on_ranks import DEVICE, ONE_ON_A_GPU, THREE, THREE_OVER_TCP, TWO, TWO_ON_GPUS, TWO_OVER_TCP, on
 
 # Eight steps of sums in another order: some units in the last place of float64.
 ROUNDING = 1e-13
@@ -181,8 +181,10 @@ def test_a_grad_scaler_skips_the_same_steps_on_all_ranks(
     assert equal_on_all_ranks(model.parameters())
 
 
+# Inductor compiles its code by a C++ compiler, on each rank; what is ours sees the same calls without it.
 @on(TWO)
-def test_a_compiled_model_takes_the_same_steps() -> None:
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.long)])
+def test_a_compiled_model_takes_the_same_steps(backend: str) -> None:
     results = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -190,7 +192,7 @@ def test_a_compiled_model_takes_the_same_steps() -> None:
             torch.manual_seed(0)
             model = torch.nn.Sequential(torch.nn.Linear(3, WIDE), torch.nn.Tanh(), torch.nn.Linear(WIDE, 1)).double()
             optimizer = ring.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
-            forward = torch.compile(model, fullgraph=True) if compiles else model
+            forward = torch.compile(model, fullgraph=True, backend=backend) if compiles else model
             for step in range(3):
                 optimizer.zero_grad()
                 inputs = torch.full((2, 3), 0.1 * (1 + ring.rank() + step), dtype=torch.float64)
@@ -257,7 +259,7 @@ def test_ranks_stay_equal_with_compressed_gradients(name: str, equal_on_all_rank
     assert equal_on_all_ranks(model.parameters())
 
 
-@on(THREE)
+@on(THREE_OVER_TCP)
 @pytest.mark.parametrize("as_dense", [False, True])
 def test_sparse_gradients_train_like_one_rank(as_dense: bool) -> None:
     rank, size = ring.rank(), ring.size()

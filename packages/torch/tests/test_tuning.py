@@ -193,7 +193,7 @@ def train(model: torch.nn.Module, overlap: Any, steps: int) -> tuple[Any, set[tu
     return wrapped, seen
 
 
-@on(THREE_IN_ORDER, TWO_OVER_TCP)
+@on(TWO_OVER_TCP, THREE_IN_ORDER)
 @pytest.mark.parametrize("overlap", ["backward", "forward"])
 def test_training_is_the_same_while_ways_are_tried(
     overlap: str, settings: Callable[..., None], equal_on_all_ranks: Callable[..., bool],

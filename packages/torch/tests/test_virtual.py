@@ -87,7 +87,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Alone:
 
 @pytest.mark.parametrize(
     ("size", "virtual_ranks"),
-    [(3, 6), *(pytest.param(*sizes, marks=pytest.mark.long) for sizes in ((2, 6), (3, 2), (4, 6)))],
+    [(2, 6), *(pytest.param(*sizes, marks=pytest.mark.long) for sizes in ((3, 6), (3, 2), (4, 6)))],
 )
 def test_the_result_does_not_depend_on_the_number_of_ranks(
     tmp_path: Path, alone: Alone, size: int, virtual_ranks: int
@@ -152,6 +152,7 @@ def _bits(directory: Path) -> dict[int, set[str]]:
     return {int(step): {bits for number, _, bits in lines if number == step} for step, _, _ in lines}
 
 
+@pytest.mark.long
 def test_nor_on_who_comes_and_goes(tmp_path: Path) -> None:
     changes, alone = tmp_path / "changes", tmp_path / "alone"
     for directory in (changes, alone):

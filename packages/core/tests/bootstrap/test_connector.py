@@ -23,7 +23,7 @@ KEY = bytes(range(32))
 EPOCH = 7
 LIMIT_S = 60.0
 # So long a rank looks for one that does not come.
-SOON_S = 3.0
+SOON_S = 1.5
 SHARED, ASKED = 0xFFFF, 0xFFFE
 
 

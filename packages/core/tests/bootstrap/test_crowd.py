@@ -82,6 +82,7 @@ def strangers(address: str) -> Iterator[None]:
         selector.close()
 
 
+@pytest.mark.long
 def test_512_ranks_meet() -> None:
     with RendezvousServer(RANKS, KEY) as server:
         assert meet_all(server.address) == [RANKS] * RANKS

@@ -130,7 +130,7 @@ def test_another_table_is_refused(
         assert said.format(child) in str(outcomes[child])
 
 
-@pytest.mark.parametrize("how", ["dead", "hanging"])
+@pytest.mark.parametrize("how", ["dead", pytest.param("hanging", marks=pytest.mark.long)])
 def test_who_does_not_hand_the_table_on_holds_up_nobody(
     monkeypatch: pytest.MonkeyPatch, how: str, from_rendezvous: list[int]
 ) -> None:

@@ -146,6 +146,7 @@ def test_of_two_halves_the_one_with_the_launcher_goes_on(
     assert not any(map(is_alive, pids.read().values()))
 
 
+@pytest.mark.long
 def test_most_ranks_go_on_without_the_launcher_and_the_rest_only_when_those_have_ended(
     ringrun: Ringrun, script: Script, pids: Pids, hosts: list[Host], cut: Callable[[int], None]
 ) -> None:

@@ -197,6 +197,7 @@ if life == 3: ringcore.elastic.ObjectState.sync = lambda _: os._exit(3)
     assert (ringrun.directory / "life.2.4").exists() and not (ringrun.directory / "life.2.5").exists()
 
 
+@pytest.mark.long
 def test_who_hangs_while_it_joins_keeps_nobody_waiting_and_is_ended(ringrun: Ringrun, script: Script) -> None:
     # Over TCP nobody may end it but the launcher.
     ringrun.environ.update(RINGCORE_HEARTBEAT_S="1", RINGCORE_TRANSPORT="tcp")
@@ -261,6 +262,7 @@ def test_a_spare_takes_the_place_of_a_lost_rank_and_ends_with_the_job(ringrun: R
     assert wrong.returncode == 2 and "say by -np or --max-np how many ranks there may be" in wrong.stderr
 
 
+@pytest.mark.long
 def test_who_comes_while_the_others_still_meet_waits_and_who_stops_there_is_ended(
     ringrun: Ringrun, script: Script
 ) -> None:
@@ -409,7 +411,13 @@ def test_hosts_come_and_go_as_the_script_says(ringrun: Ringrun, script: Script, 
     assert not any(map(is_alive, pids.read().values()))
 
 
-@pytest.mark.parametrize(("elastic", "says"), [("1", "was killed by SIGKILL"), ("0", "does not answer, and is killed")])
+@pytest.mark.parametrize(
+    ("elastic", "says"),
+    [
+        ("1", "was killed by SIGKILL"),
+        pytest.param("0", "does not answer, and is killed", marks=pytest.mark.long),
+    ],
+)
 def test_a_rank_that_hangs_is_ended_when_the_others_have_lost_it(
     ringrun: Ringrun, script: Script, elastic: str, says: str
 ) -> None:

@@ -172,7 +172,7 @@ def test_what_the_scheduler_hears_of_first_is_told_with_its_rank(functions: Any,
     assert not any(map(is_alive, pids.values()))
 
 
-@pytest.mark.parametrize("count", [0, 1, 2])
+@pytest.mark.parametrize("count", [*(pytest.param(few, marks=pytest.mark.long) for few in (0, 1)), 2])
 def test_a_job_that_the_scheduler_gives_up_ends(functions: Any, place: Place, count: int) -> None:
     with PlacedJob(2, functions.waits) as job:
         tasks = place(job, count)
@@ -219,7 +219,7 @@ def test_a_driver_that_stops_or_dies_leaves_no_rank(functions: Any, place: Place
     eventually(lambda: not any(map(is_alive, pids.values())), "no rank is left", 30)
 
 
-def test_a_second_attempt_and_what_comes_too_late_are_refused(functions: Any, place: Place) -> None:
+def test_a_second_attempt_is_refused(functions: Any, place: Place) -> None:
     with PlacedJob(2, functions.waits) as job:
         first = place(job)
         pids = Pids(Path()).wait(2)
@@ -227,6 +227,11 @@ def test_a_second_attempt_and_what_comes_too_late_are_refused(functions: Any, pl
         assert [task.wait(60) for task in again] == [0, 0]
         assert Pids(Path()).read() == pids
         assert all(task.poll() is None for task in first)
+
+
+@pytest.mark.long  # it tries for ten seconds
+def test_what_comes_too_late_is_refused(functions: Any) -> None:
+    with PlacedJob(2, functions.waits) as job:
         ticket, call = job.ticket(0), job.call
     late = subprocess.run(
         [sys.executable, "-c", TASK, ""], input=f"{ticket.hex()}\n{call.hex()}\n", capture_output=True, text=True,
@@ -293,9 +298,9 @@ def test_what_is_changed_on_the_way_ends_the_job_and_runs_nothing(functions: Any
 
 def test_tasks_that_do_not_come_are_named(functions: Any, place: Place) -> None:
     with (
-        PlacedJob(3, functions.waits, start_timeout_s=10) as job,
+        PlacedJob(3, functions.waits, start_timeout_s=5) as job,
         start_task(job, 1),
-        pytest.raises(LaunchError, match=r"host task 0, task 2 did not answer within 10 s"),
+        pytest.raises(LaunchError, match=r"host task 0, task 2 did not answer within 5 s"),
     ):
         job.results()
 

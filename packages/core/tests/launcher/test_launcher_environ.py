@@ -208,6 +208,7 @@ os._exit(0)  # with torch 2.13 a process group of gloo sometimes aborts when it 
 
 if importlib.util.find_spec("torch") is not None:
 
+    @pytest.mark.long  # tests/launchers has another one in each run
     def test_a_ddp_script_runs_unchanged(ringrun: Ringrun, script: Script) -> None:
         done = ringrun("-np", "2", script(TORCH_SCRIPT))
         assert done.returncode == 0, done.stderr

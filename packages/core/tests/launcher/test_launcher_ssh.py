@@ -129,7 +129,12 @@ def test_the_key_and_variables_arrive_and_are_in_no_argv(
 
 
 @pytest.mark.parametrize(
-    ("text", "code"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137), ("raise OSError('far')", 1)]
+    ("text", "code"),
+    [
+        pytest.param("sys.exit(7)", 7, marks=pytest.mark.long),
+        pytest.param("os.kill(os.getpid(), 9)", 137, marks=pytest.mark.long),
+        ("raise OSError('far')", 1),
+    ],
 )
 def test_exit_codes_and_tracebacks_come_from_afar(remote: Remote, script: Script, text: str, code: int) -> None:
     done = remote(*BOTH, script(f"if rank == 2: {text}\ntime.sleep(600)"))
@@ -144,7 +149,10 @@ def test_much_output_of_a_far_rank_arrives_whole(remote: Remote, script: Script)
     assert [line.split()[1] for line in done.stdout.splitlines()] == [str(i) for i in range(100_000)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGKILL, *(pytest.param(number, marks=pytest.mark.long) for number in (signal.SIGINT, signal.SIGTERM))],
+)
 def test_far_ranks_end_with_the_launcher(
     ringrun: Ringrun, remote: Remote, script: Script, hosts: list[Host], pids: Pids, number: int
 ) -> None:
