@@ -236,14 +236,14 @@ def bench_clusters(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", requires=["native", *(environment_of(name) for name in NEWEST)])
 def tests(session: nox.Session) -> None:
-    """The engine, the packages, what crosses them, and the README: of tests that are much alike, one."""
+    """The engine, the packages, what crosses them, and the README: of tests that are much alike or seldom fail, one."""
     require_system(session, "ip", "sshd", "mpiexec.openmpi", "slurmd", "munged")
     run_suites(session, WAITING, COMPUTING, marked="not long")
 
 
 @nox.session(venv_backend="none", requires=["native", *(environment_of(name) for name in NEWEST)])
 def tests_long(session: nox.Session) -> None:
-    """The other tests that are much alike: more ranks, other transports, all moments of a loss. Before a release."""
+    """The other tests: more ranks, other transports, all moments of a loss. Before an issue is resolved."""
     require_system(session, "ip", "sshd", "mpiexec.openmpi")
     run_suites(session, SELDOM)
     run_suites(session, WAITING, COMPUTING, marked="long")

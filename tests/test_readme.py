@@ -77,6 +77,7 @@ def test_it_has_the_two_commands() -> None:
     assert "./nox -s tests" in COMMANDS
 
 
+@pytest.mark.long  # session `demo` is it
 def test_its_demonstration_draws_the_loss_over_time_beside_that_of_another_run(tmp_path: Path) -> None:
     script = str(ROOT / "examples" / "torch" / "digits.py")
     for ranks, beside in ((1, []), (2, [f"--beside={tmp_path / '1' / 'result.json'}"])):

@@ -18,48 +18,50 @@ _SLOWEST = ["--durations=12", "--durations-min=3"]  # shown, so that it is seen 
 _RUN = "-k=python_runs or commands_run"  # what else there is needs no framework
 # Suites: framework, what is tested, arguments of pytest; of those that run side by side the longest first.
 COMPUTING = [
-    ("torch", "the Lightning strategies", "packages/lightning/tests"),
-    *((name, f"conformance with {name}", "tests/conformance", f"-k={name}") for name in ("jax", "tensorflow", "mxnet")),
-    ("torch", "conformance with PyTorch and the engine alone", "tests/conformance"),
-    ("jax", "the JAX adapter", "packages/jax/tests"),
     ("torch", "the PyTorch adapter", "packages/torch/tests"),
-    ("torch", "GPUs, by a double of CUDA", "tests/gpu"),
-    ("torch", "the documentation", "tests/docs"),
-    ("torch", "images and charts", "tests/deploy"),
-    *((name, f"the documentation's code with {name}", "tests/docs/test_code.py", _RUN) for name in ("jax", "mxnet")),
-    *((name, f"examples with {name}", "tests/test_examples.py") for name in ("torch", "mxnet")),
+    ("torch", "conformance with PyTorch and the engine alone", "tests/conformance"),
+    ("torch", "the Lightning strategies", "packages/lightning/tests"),
+    ("jax", "the JAX adapter", "packages/jax/tests"),
+    ("tensorflow", "the TensorFlow adapter", "packages/tensorflow/tests"),
     ("torch", "Keras on torch", "packages/keras/tests"),
+    ("torch", "scripts for Horovod", "packages/horovod/tests/test_horovod.py"),
+    ("torch", "the documentation", "tests/docs"),
+    ("mxnet", "the MXNet adapter", "packages/mxnet/tests"),
+    ("tensorflow", "scripts for Horovod", "packages/horovod/tests/test_horovod_tensorflow.py"),
+    *((name, f"conformance with {name}", "tests/conformance", f"-k={name}") for name in ("tensorflow", "jax", "mxnet")),
+    ("torch", "GPUs, by a double of CUDA", "tests/gpu"),
+    ("torch", "images and charts", "tests/deploy"),
     (
         "tensorflow", "training with Keras on tensorflow", "packages/keras/tests/test_training.py",
         "-k=train_like_one or embeddings",
     ),
-    ("torch", "scripts for Horovod", "packages/horovod/tests/test_horovod.py"),
-    ("tensorflow", "scripts for Horovod", "packages/horovod/tests/test_horovod_tensorflow.py"),
-    ("tensorflow", "Horovod's data service", "packages/horovod/tests/test_horovod_data_service.py"),
+    ("torch", "examples", "tests/test_examples.py"),
     ("mxnet", "scripts for Horovod", "packages/horovod/tests/test_horovod_mxnet.py"),
-    ("tensorflow", "the TensorFlow adapter", "packages/tensorflow/tests"),
-    ("mxnet", "the MXNet adapter", "packages/mxnet/tests"),
+    ("tensorflow", "Horovod's data service", "packages/horovod/tests/test_horovod_data_service.py"),
 ]  # fmt: skip
-# Much like one of those, or of what seldom changes: session `tests_long` runs them.
+# Much like one of those, or of what seldom breaks: session `tests_long` runs them.
 SELDOM = [
     *((name, f"Keras on {name}", "packages/keras/tests") for name in ("jax", "tensorflow")),
     *((name, f"conformance with Keras on {name}", "tests/conformance", "-k=keras") for name in ("jax", "tensorflow")),
-    *((name, f"examples with {name}", "tests/test_examples.py") for name in ("jax", "tensorflow")),
-    ("tensorflow", "the documentation's code with tensorflow", "tests/docs/test_code.py", _RUN),
+    *((name, f"examples with {name}", "tests/test_examples.py") for name in ("jax", "tensorflow", "mxnet")),
+    *(
+        (name, f"the documentation's code with {name}", "tests/docs/test_code.py", _RUN)
+        for name in ("jax", "tensorflow", "mxnet")
+    ),
     ("mxnet", "the comparison with parameter servers", "tests/benchmarks"),
 ]
 # What tells a lost rank from a slow one. These wait three quarters of their time: beside each other they lose none.
 WAITING = [
-    ("torch", "elastic jobs of the launcher", "packages/core/tests/launcher", "-k=test_elastic_"),
     ("torch", "faults", "tests/faults"),
     ("torch", "what crosses the network", "tests/hosts", "tests/launchers"),
     ("torch", "the core package's launcher", "packages/core/tests/launcher", "-k=not test_elastic_"),
-    ("torch", "the core package", "packages/core/tests", "--ignore=packages/core/tests/launcher"),
+    ("torch", "elastic jobs of the launcher", "packages/core/tests/launcher", "-k=test_elastic_"),
     (
         "torch", "what else crosses the packages: packaging, plans, random programs, README", "tests",
         *(f"--ignore=tests/{name}" for name in ("faults", "hosts", "launchers")),
         *(f"--ignore={path}" for framework, _, path, *_ in COMPUTING if framework == "torch"),
     ),
+    ("torch", "the core package", "packages/core/tests", "--ignore=packages/core/tests/launcher"),
 ]  # fmt: skip
 
 # Once more with all TCP encrypted, before a release. There MPI is refused, and NCCL carries nothing.

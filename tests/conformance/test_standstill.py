@@ -32,7 +32,7 @@ def wait_for_each_other(kind: str) -> dict:
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.long) if kind == "tensorflow_function" else kind for kind in KINDS]
+    "kind", [kind if kind in ("numpy", "jax_jit") else pytest.param(kind, marks=pytest.mark.long) for kind in KINDS]
 )
 def test_ranks_that_wait_for_each_other_are_told(kind: str, tmp_path: Path) -> None:
     # Two minutes after a compilation nothing in JAX wakes by a clock anyway.

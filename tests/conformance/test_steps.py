@@ -70,11 +70,13 @@ def trains(kind: str, losses: dict[str, list[int]], steps: int) -> dict:
     return {"members": members, "sizes": sizes, "heard": heard, "values": values, "bits": bits}
 
 
-# In each run once through each adapter: Keras's steps are those of its backend, and a function's those of its ops.
+# In each run once through each adapter: Keras's steps are those of its backend, and a program's those of its ops.
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(kind, marks=pytest.mark.long) if kind in ("keras_fit", "tensorflow_function") else kind
+        pytest.param(kind, marks=pytest.mark.long)
+        if kind in ("keras_fit", "tensorflow_function", "jax_compiled")
+        else kind
         for kind in INSTALLED
     ],
 )

@@ -41,7 +41,7 @@ def begin(kind: str) -> dict:
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(kind, marks=pytest.mark.long) if kind == "tensorflow_function" else kind for kind in INSTALLED],
+    [kind if kind in ("torch", "jax") else pytest.param(kind, marks=pytest.mark.long) for kind in INSTALLED],
 )
 def test_ranks_that_begin_with_different_weights_are_told_once(kind: str, tmp_path: Path) -> None:
     # What is fused counts as one operation, and by their timing.

@@ -142,6 +142,7 @@ def test_sums_are_right_whatever_part_of_the_packets_is_lost(tmp_path: Path, siz
         assert (foreign, forged) == (0, 0)
 
 
+@pytest.mark.long
 def test_a_rank_may_leave_when_it_has_the_last_sum_and_others_still_lack_it(tmp_path: Path) -> None:
     with namespaces(4, sshd=False) as (at, *hosts), losing(hosts[2:], 0.3):
         key = write_key(tmp_path / "switch-key")

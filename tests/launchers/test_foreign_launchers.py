@@ -110,6 +110,7 @@ def test_lightning_with_ring_under_mpirun(tmp_path: Path, name: str) -> None:
     assert said.count("SAME 2 2") == 2, said
 
 
+@pytest.mark.long  # in each run they do so on two hosts
 def test_ranks_of_torchrun_find_their_place(tmp_path: Path) -> None:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=3"]
     said = output([*launcher, script(tmp_path, PLACE)])

@@ -45,7 +45,7 @@ def test_horovods_arithmetic_and_errors(tmp_path: Path) -> None:
         assert all(found["refusals"].values()), found["refusals"]
 
 
-@pytest.mark.parametrize("module", ["horovod.mxnet", "ringcore_mxnet"])
+@pytest.mark.parametrize("module", ["horovod.mxnet", pytest.param("ringcore_mxnet", marks=pytest.mark.long)])
 def test_a_tutorial_runs_with_only_the_import_changed(tmp_path: Path, module: str) -> None:
     text = (HERE / "script_mxnet_module.py").read_text()
     assert text.count("horovod.mxnet") == 1

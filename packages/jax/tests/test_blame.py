@@ -19,6 +19,7 @@ FRAMEWORK = """
 """
 
 
+@pytest.mark.long  # in each run PyTorch's adapter, of whatever the launcher sees
 @pytest.mark.parametrize("way", WAYS)
 def test_the_rank_that_ended_is_blamed_and_its_exit_code_told(tmp_path: Path, way: str) -> None:
     check_blame(tmp_path, FRAMEWORK, way)

@@ -118,7 +118,8 @@ def test_the_first_parameter_that_is_missing_is_named(tmp_path: Path) -> None:
     assert "rank 1" in first, "for the others it is a lost rank"
 
 
-@pytest.mark.parametrize("has_begun", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.long
+@pytest.mark.parametrize("has_begun", [False, True])
 def test_who_joins_has_the_values_that_the_first_batch_gives_all(has_begun: bool, tmp_path: Path) -> None:
     first, second, newcomer = ranks.run(gets_what_has_no_values_yet, 3, tmp_path, has_begun)
     assert len(first) == 6 and newcomer == first

@@ -81,7 +81,7 @@ ROWS: dict[str, Callable[[int], list[int]]] = {
 
 @on(TWO, THREE_OVER_TCP)
 @pytest.mark.parametrize("kind", ROWS)
-@pytest.mark.parametrize("op", [ring.Sum, ring.Average])
+@pytest.mark.parametrize("op", [pytest.param(ring.Sum, marks=pytest.mark.long), ring.Average])
 def test_gradients_of_rows(kind: str, op: Any) -> None:
     me, n = ring.rank(), ring.size()
     rows = [ROWS[kind](rank) for rank in range(n)]

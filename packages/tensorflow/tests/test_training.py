@@ -42,7 +42,7 @@ def train(net: Any, optimizer: Any, x: Any, y: Any, tape_of: Callable[[Any], Any
 
 
 @on(TWO, THREE_OVER_TCP)
-@pytest.mark.parametrize("kind", ["sgd", "adam"])
+@pytest.mark.parametrize("kind", ["sgd", pytest.param("adam", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("options", "graph"),
     [({}, True), ({"groups": 3}, False), ({"gradient_predivide_factor": 2.0}, True)],

@@ -146,7 +146,9 @@ def leaves_out(rows: int, batch: int, epochs: int, on_lost_rank: str, short_aren
     return {"values": [float(each[0, 0]) for each in values], "dropped": dropped}
 
 
-@pytest.mark.parametrize(("on_lost_rank", "short_arena"), [("skip", ""), ("retry", "8MiB")])
+@pytest.mark.parametrize(
+    ("on_lost_rank", "short_arena"), [("skip", ""), pytest.param("retry", "8MiB", marks=pytest.mark.long)]
+)
 def test_a_step_is_left_out_and_its_samples_come_again(tmp_path: Path, on_lost_rank: str, short_arena: str) -> None:
     # An arena of 8 MiB has room for the gradients beside the engine's own buffers, and not for them twice.
     env = {"RINGCORE_ELASTIC": "1", "RINGCORE_FUSION_THRESHOLD_BYTES": "1MiB"}

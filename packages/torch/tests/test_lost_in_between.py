@@ -12,8 +12,11 @@ from support import ranks
 from support.rank import caught
 
 WHERE = [
-    *("outer step", "asynchronous sum"),
-    *(pytest.param(where, marks=pytest.mark.long) for where in ("average", "fragment under way", "shard", "clipping")),
+    "asynchronous sum",
+    *(
+        pytest.param(where, marks=pytest.mark.long)
+        for where in ("outer step", "average", "fragment under way", "shard", "clipping")
+    ),
 ]
 
 

@@ -231,6 +231,7 @@ def noise() -> str:
     return base64.b85encode(os.urandom(800)).decode()
 
 
+@pytest.mark.long
 def test_a_rank_that_does_not_read_its_answer_holds_up_nobody() -> None:
     # The answer is larger than what the kernel keeps for a connection, also packed: it is made of noise.
     size = 120
