@@ -39,6 +39,8 @@ ANEW = SETUP.replace(
 )
 
 
-@pytest.mark.parametrize("setup", [SETUP, ANEW], ids=["compiled by two", "compiled alone"])
+@pytest.mark.parametrize(
+    "setup", [SETUP, pytest.param(ANEW, marks=pytest.mark.long)], ids=["compiled by two", "compiled alone"]
+)
 def test_one_rank_goes_on_without_the_other_and_takes_another_in(setup: str, tmp_path: Path) -> None:
     check_recovery(tmp_path, HEAD, setup, JAX_PLATFORMS="cpu")

@@ -89,7 +89,8 @@ def are_equal_on_all_ranks(tree: Any) -> bool:
 
 
 @on(TWO, THREE_OVER_TCP)
-@pytest.mark.parametrize("way", WAYS)
+# Each is compiled for seconds; in each run one stands for the others.
+@pytest.mark.parametrize("way", [way if way == "adamw" else pytest.param(way, marks=pytest.mark.long) for way in WAYS])
 def test_every_way_updates_as_without_shards(way: str) -> None:
     plain = WAYS[way]()
     optimizer = ring.ShardedOptimizer(plain)
@@ -106,7 +107,9 @@ def test_every_way_updates_as_without_shards(way: str) -> None:
 
 
 @on(TWO)
-@pytest.mark.parametrize("form", ["own", "gathered", "without shards"])
+@pytest.mark.parametrize(
+    "form", ["gathered", *(pytest.param(form, marks=pytest.mark.long) for form in ("own", "without shards"))]
+)
 def test_training_goes_on_from_a_state(form: str) -> None:
     plain = optax.adam(0.01)
     optimizer = ring.ShardedOptimizer(plain)
@@ -124,7 +127,7 @@ def test_training_goes_on_from_a_state(form: str) -> None:
 
 
 @on(TWO, THREE_OVER_TCP)
-@pytest.mark.parametrize("max_norm", [0.05, 100.0])
+@pytest.mark.parametrize("max_norm", [0.05, pytest.param(100.0, marks=pytest.mark.long)])
 def test_clipping_by_the_norm_of_all_parameters(max_norm: float) -> None:
     plain = optax.chain(optax.clip_by_global_norm(max_norm), optax.sgd(0.1))
     optimizer = ring.ShardedOptimizer(optax.sgd(0.1), max_norm=max_norm)
@@ -173,9 +176,9 @@ def by_names() -> optax.GradientTransformation:
     ("make", "why"),
     [
         (lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1)), "pass max_norm"),
-        (lambda: optax.lamb(0.1), "a matrix and a vector"),
+        pytest.param(lambda: optax.lamb(0.1), "a matrix and a vector", marks=pytest.mark.long),
         (lambda: optax.adafactor(0.1), "a matrix and a vector"),
-        (lambda: optax.contrib.muon(0.1), "a matrix and a vector|cannot be tried"),
+        pytest.param(lambda: optax.contrib.muon(0.1), "a matrix and a vector|cannot be tried", marks=pytest.mark.long),
         (decayed_matrices, "a matrix and a vector"),
         (by_names, "cannot be tried"),
     ],

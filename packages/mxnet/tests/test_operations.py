@@ -151,8 +151,9 @@ def run_program(number: int, waits: bool) -> list[Any]:
 
 
 @on(TWO, THREE_OVER_TCP)
-def test_programs_of_updates_and_collectives_do_without_waits_what_they_do_with_waits() -> None:
-    for number in range(1000 if ring.size() == 2 else 200):
+@pytest.mark.parametrize("programs", [300, pytest.param(1000, marks=pytest.mark.long)])
+def test_programs_of_updates_and_collectives_do_without_waits_what_they_do_with_waits(programs: int) -> None:
+    for number in range(programs):
         if number % 100 == 0:
             ring.barrier()
         # The engine remembers names: the programs share theirs.

@@ -74,6 +74,7 @@ def test_futures_end_when_their_group_is_destroyed(new_default_group: Callable[[
             wait()
 
 
+@pytest.mark.long
 @on(THREE)
 def test_groups_beside_a_default_group_of_gloo(
     new_default_group: Callable[[str], None], equal_on_all_ranks: Callable[[Iterable[torch.Tensor]], bool]
