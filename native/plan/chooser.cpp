@@ -101,10 +101,13 @@ std::vector<const OfferedPlan*> Chooser::offers_for(const Query& query) const {
   return fitting;
 }
 
-// Those that are to be tried; or the one that is to be taken always, alone.
+// Those that are to be tried; or the last one that is to be taken always, alone.
 void Chooser::add_offers(Trial& trial, double best_plan_s) {
   const Links& links = known_of(trial.lane).links;
-  for (const OfferedPlan* offer : offers_for(trial.query)) {
+  std::vector<const OfferedPlan*> offers = offers_for(trial.query);
+  const auto always = std::find_if(offers.rbegin(), offers.rend(), [](const auto* offer) { return offer->always; });
+  if (always != offers.rend()) offers = {*always};
+  for (const OfferedPlan* offer : offers) {
     const double seconds = planner_.predict(offer->excerpt, links, trial.query.bytes);
     const Choice choice{.plan = &offer->plan, .offered = offer, .predicted_s = seconds};
     if (offer->always) {
