@@ -94,7 +94,7 @@ Standstill Engine::make_standstill() const {
 void Engine::note_standstill(const ProcessSet& world, const Decision& decision) {
   const Rank speaker = world.negotiation.members()[static_cast<std::size_t>(decision.member)];
   std::optional<Standstill> said;
-  if (!decision.standstill.empty()) said = decode_standstill(decision.standstill);
+  if (!decision.payload.empty()) said = decode_standstill(decision.payload);
   standstill_.all.note(speaker, std::move(said));
   find_deadlock();
 }

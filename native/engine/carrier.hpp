@@ -137,6 +137,9 @@ class Carrier {
   // Such an operation has ended: lets the result go back to where it belongs.
   virtual void give_back(const std::shared_ptr<Operation>&) {}
 
+  // On a server, between its tasks: a plan::Offer in its bytes. Throws Error where it cannot be taken.
+  virtual void offer(std::span<const std::byte>) {}
+
   // How many bytes a bucket holds, and the largest tensor that goes into one; always the same.
   virtual std::size_t bucket_bytes() const = 0;
   // How large the pieces are that tensors with a priority are cut into; always the same. 0: they are not cut.

@@ -163,9 +163,16 @@ void Negotiation::decide_round(std::vector<Decision>& decisions) {
       Decision standstill;
       standstill.kind = Decision::Kind::kStandstill;
       standstill.member = static_cast<int>(m);
-      standstill.standstill = std::move(entry.payload);
+      standstill.payload = std::move(entry.payload);
       decisions.push_back(std::move(standstill));
       continue;  // and waits for what it has said before that it waits for
+    }
+    if (entry.type == RecordType::kOffer) {
+      Decision offer;
+      offer.kind = Decision::Kind::kOffer;
+      offer.payload = std::move(entry.payload);
+      offer.to_come = entry.rows;
+      decisions.push_back(std::move(offer));
     }
     blocked_on_[m] = (entry.flags & kBlocked) != 0 ? entry.name_hash : 0;
     if (entry.type == RecordType::kNoop && (entry.flags & kFlush) != 0) want(static_cast<int>(m), entry.name_hash);

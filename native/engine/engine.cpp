@@ -170,6 +170,7 @@ void Engine::apply(ProcessSet& set, Decision& decision) {
       return;
     }
     case Decision::Kind::kStandstill: return note_standstill(set, decision);
+    case Decision::Kind::kOffer: return take_offer(set, decision);
     case Decision::Kind::kFlush: set.schedule.flush(); return;
     case Decision::Kind::kJoined:
       if (set.join == nullptr) return;

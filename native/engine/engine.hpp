@@ -106,6 +106,9 @@ class Engine {
   // This rank does not submit what it was asked to, and `why` says so: whoever submits it is told at once, and for
   // names it counts as submitted. `submit` does this by itself for what it refuses.
   void refuse(ProcessSetId set, const std::string& name, const std::string& why);
+  // On the first rank of a job with servers, while nothing is under way on any rank: the servers take the plan::Offer, in
+  // its bytes, into account from this place of the order of all operations on. The job fails where it is wrong.
+  void offer(std::span<const std::byte> offer);
   // A thread is about to wait for the operation: closes open buckets, so that it can run.
   // `only_thread`: no other thread of this rank uses the engine, so that this rank announces nothing more until then.
   void wanted(Operation& operation, bool only_thread);
@@ -253,6 +256,7 @@ class Engine {
   void announce(ProcessSet& set, RecordHeader header, const Operation& operation);
   bool may_stay_in_bucket(const ProcessSet& set, const Operation& operation) const;
   void close_buckets(ProcessSet& set, const RecordHeader& header);
+  void take_offer(ProcessSet& world, const Decision& decision);
   void append_own(ProcessSet& set, RecordHeader header, std::span<const std::byte> payload = {});
   void prepare(ProcessSet& set, Operation& operation);
   void broadcast(ProcessSetId id, RecordHeader header, std::span<const std::byte> payload);
@@ -458,6 +462,7 @@ class Engine {
   Rank withheld_by_ = -1;  // whose data this rank has waited for longer than half of what it may take; -1: nobody's
   Nanoseconds patience_ = 0;  // a peer that has sent nothing for this long is lost
   std::vector<Decision> decisions_;
+  std::vector<std::byte> offer_;  // on a server: of which the rest is still to come
   std::vector<std::shared_ptr<Operation>> completed_;
   int callbacks_ = 0;  // of operations that are not done
   std::uint64_t completed_count_ = 0;

@@ -6,6 +6,7 @@
 #include "engine/elastic.hpp"
 #include "engine/tree_data.hpp"
 #include "engine/view.hpp"
+#include "plan/offered.hpp"
 
 namespace ringcore::engine {
 namespace {
@@ -97,6 +98,38 @@ void Engine::append_own(ProcessSet& set, RecordHeader header, std::span<const st
   broadcast(set.id, header, payload);
   set.negotiation.append(set.self, std::move(entry));
   set.undecided = true;
+}
+
+void Engine::offer(std::span<const std::byte> offer) {
+  if (eager_.operation != nullptr) leave_eager();
+  ProcessSet& world = *sets_.at(kWorld);
+  while (!offer.empty() && failure_ == nullptr && !world.end) {
+    const auto piece = offer.first(std::min(offer.size(), kMaxPayloadBytes));
+    offer = offer.subspan(piece.size());
+    // The others fill their logs: servers wait for nothing else with what was told.
+    RecordHeader header{.type = RecordType::kNoop, .flags = kFill, .position = world.negotiation.length(world.self)};
+    Entry entry = entry_of(header);
+    const std::vector<std::byte> to_members = build_record(header, {}, {}, {});
+    header.type = RecordType::kOffer;
+    header.rows = offer.size();
+    const std::vector<std::byte> to_servers = build_record(header, {}, {}, piece);
+    for (Peer* peer : world.peers) {
+      if (peer != nullptr) send(*peer, to_members);
+    }
+    for (Peer* server : world.servers) send(*server, to_servers);
+    world.negotiation.append(world.self, std::move(entry));
+    world.undecided = true;
+  }
+}
+
+// A server has come to this piece.
+void Engine::take_offer(ProcessSet& world, const Decision& decision) {
+  offer_.insert(offer_.end(), decision.payload.begin(), decision.payload.end());
+  if (offer_.size() > plan::kMostOfferBytes) {
+    throw Error(ErrorKind::kProtocol,
+                "rank 0 offers a plan of more than " + std::to_string(plan::kMostOfferBytes) + " bytes");
+  }
+  if (decision.to_come == 0) world.schedule.offer(std::exchange(offer_, {}));
 }
 
 // Appends no-ops to this rank's log up to position `until`.
@@ -315,6 +348,7 @@ void Engine::hear(Peer& peer, const RecordView& record) {
     case RecordType::kCancel:
     case RecordType::kRefused:
     case RecordType::kStandstill:
+    case RecordType::kOffer:
     case RecordType::kRemoved: return receive_entry(peer, record);
     case RecordType::kHello: return receive_hello(peer, record);
     case RecordType::kTree: return receive_tree(peer, record);
@@ -463,9 +497,12 @@ void Engine::receive_entry(Peer& peer, const RecordView& record) {
   Entry entry = entry_of(header);
   entry.splits.resize(record.splits.size() / 8);
   if (!record.splits.empty()) std::memcpy(entry.splits.data(), record.splits.data(), record.splits.size());
-  const bool has_text = header.type == RecordType::kCancel || header.type == RecordType::kRefused ||
-                        header.type == RecordType::kStandstill;
-  if (has_text || (header.flags & kEager) != 0) {
+  if (header.type == RecordType::kOffer && (!set.serves() || member != 0)) {
+    throw Error(ErrorKind::kProtocol, "offers a plan, as only the first rank does, and to servers alone");
+  }
+  const bool has_payload = header.type == RecordType::kCancel || header.type == RecordType::kRefused ||
+                           header.type == RecordType::kStandstill || header.type == RecordType::kOffer;
+  if (has_payload || (header.flags & kEager) != 0) {
     entry.payload.assign(record.payload.begin(), record.payload.end());
   }
   if (header.type == RecordType::kOperation) {

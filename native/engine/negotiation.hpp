@@ -42,7 +42,7 @@ struct Entry {
   std::int32_t priority = 0;
   std::shared_ptr<const Descriptor> descriptor;  // kOperation, kCancel
   std::vector<std::uint64_t> splits;
-  std::vector<std::byte> payload;  // eager data of another rank; text of a kCancel or kRefused
+  std::vector<std::byte> payload;  // eager data of another rank; text of a kCancel or kRefused; kOffer
   std::shared_ptr<const std::vector<std::byte>> sum;  // of the data of all members: see tree_data.hpp
 
   std::string text() const { return {reinterpret_cast<const char*>(payload.data()), payload.size()}; }
@@ -104,14 +104,15 @@ struct Release {
 };
 
 struct Decision {
-  enum class Kind { kRelease, kFail, kFlush, kJoined, kStandstill };
+  enum class Kind { kRelease, kFail, kFlush, kJoined, kStandstill, kOffer };
   Kind kind{};
   Release release;  // kRelease
   std::uint64_t name_hash = 0;  // kFail
   std::shared_ptr<const Error> error;  // kFail
   int last_joined = -1;  // kJoined: member
   int member = -1;  // kStandstill: who has said it
-  std::vector<std::byte> standstill;
+  std::vector<std::byte> payload;  // kStandstill, kOffer
+  std::uint64_t to_come = 0;  // kOffer: so many bytes
 };
 
 class Negotiation {

@@ -22,6 +22,9 @@ enum class RecordType : std::uint8_t {
   kCancel,  // an operation waited longer than the limit; the payload says what for
   kRefused,  // the sender has refused an operation before it was submitted; the payload says why
   kStandstill,  // all threads of the sender wait: see standstill.hpp; without a payload: no longer
+  // To servers alone, where the members are told of a kNoop: the payload is a piece of a plan::Offer, and `rows` bytes of it
+  // are still to come.
+  kOffer,
   // Behind the last entry of a log; it has no position.
   kRemoved,  // the sender has removed the process set
   // Not in any log.
@@ -41,7 +44,7 @@ enum class RecordType : std::uint8_t {
   // Entries of many logs.
   kTree,  // a ShortHeader, and behind it what tree_items.hpp writes
 };
-inline constexpr int kRecordTypeCount = 20;
+inline constexpr int kRecordTypeCount = 21;
 
 enum RecordFlag : std::uint8_t {
   kHasDescriptor = 1,
@@ -64,7 +67,7 @@ struct RecordHeader {
   std::uint64_t position = 0;
   std::uint64_t signature = 0;
   std::uint64_t name_hash = 0;
-  std::uint64_t rows = 0;  // first dimension; kAbort: kind of error; kBye: who left first; kHeartbeat
+  std::uint64_t rows = 0;  // first dimension; kOffer; kAbort: kind of error; kBye: who left first; kHeartbeat
   std::uint64_t location = 0;  // of the data in the sender's arena, plus 1; 0: not registered
   std::int32_t priority = 0;
   std::uint32_t descriptor_bytes = 0;

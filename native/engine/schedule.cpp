@@ -68,7 +68,7 @@ void Schedule::release(Release release, std::shared_ptr<Operation> own) {
   }
   Post* const post = find_concerned(descriptor);
   if (post == nullptr && deferred_.empty()) return release_now(std::move(release), std::move(own));
-  deferred_.push_back({std::move(release), std::move(own), post});
+  deferred_.push_back({.release = std::move(release), .own = std::move(own), .post = post});
 }
 
 void Schedule::release_now(Release release, std::shared_ptr<Operation> own) {
@@ -295,6 +295,9 @@ void Schedule::flush() {
   }
   close_buckets([](const Task&) { return true; });
 }
+
+// On the ranks all of what came before has ended: so it does here, and waits for nobody.
+void Schedule::offer(std::vector<std::byte> offer) { deferred_.push_back({.offer = std::move(offer)}); }
 
 std::optional<Nanoseconds> Schedule::open_since() const {
   if (buckets_.empty()) return std::nullopt;

@@ -53,6 +53,8 @@ class Schedule {
   void release(Release release, std::shared_ptr<Operation> own);
   // Closes the open buckets.
   void flush();
+  // On a server: what was released before is chosen for without this plan from outside, what is released later with it.
+  void offer(std::vector<std::byte> offer);
   // Since when the oldest of them has been open; nothing where none is.
   std::optional<Nanoseconds> open_since() const;
   // Whether what was released may be in an open bucket, or come into one.
@@ -112,11 +114,13 @@ class Schedule {
     std::shared_ptr<Operation> exchange;  // the allgather of the present message
   };
 
-  // A release, or, without one, a wish to close the buckets, that waits until what came before is decided.
+  // A release, a plan from outside, or, without either, a wish to close the buckets, that waits until what came before is
+  // decided.
   struct Deferred {
     std::optional<Release> release;
     std::shared_ptr<Operation> own;
     Post* post = nullptr;  // of the carrier that the release concerns, which may not be ready
+    std::vector<std::byte> offer;
   };
 
   // What waits and runs there, the most urgent first, and of equals the one that was released first.

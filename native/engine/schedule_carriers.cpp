@@ -92,7 +92,10 @@ bool Schedule::release_deferred() {
   std::deque<Deferred> waiting = std::exchange(deferred_, {});
   while (!waiting.empty()) {
     Deferred& next = waiting.front();
-    if (!next.release) {
+    if (!next.offer.empty()) {
+      if (tasks_ > 0) break;
+      for (const Post& post : posts_) post.carrier->offer(next.offer);
+    } else if (!next.release) {
       flush();
     } else {
       const Descriptor& descriptor = *next.release->descriptor;

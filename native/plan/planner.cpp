@@ -89,7 +89,7 @@ std::vector<Planner::Candidate> Planner::candidates(const Query& query, const Li
 }
 
 double Planner::predict(const Excerpt& plan, const Links& links, std::size_t bytes) const {
-  Topology measured = topology_;
+  Topology measured = served_.with_servers(plan.nodes - plan.ranks);
   measured.links = links;
   return predict_seconds(plan, measured, static_cast<double>(bytes) / plan.chunks, model_);
 }

@@ -48,7 +48,7 @@ class Planner {
   // Of the generators of these names, or where there are none of those that are not hopeless; the quickest first.
   // Nothing is proven. Throws Error{kInvalidArgument} for a name that is none, or when there is no plan.
   std::vector<Forecast> forecast(const Query& query, const std::vector<std::string>& names);
-  // Of a plan that is not one of ours, on the same ranks.
+  // Of a plan that is not one of ours, on the same ranks and as many of the servers as it has.
   double predict(const Excerpt& plan, const Links& links, std::size_t bytes) const;
   // Whether the model does not know the best plan without trying: between hosts, and with servers.
   bool has_to_try() const { return !topology_.single_host() || served_.serving > 0; }

@@ -11,10 +11,10 @@ bool Topology::single_host() const {
 
 int Topology::hosts() const { return 1 + *std::max_element(host_of.begin(), host_of.end()); }
 
-Topology Topology::without_servers() const {
+Topology Topology::with_servers(int servers) const {
   Topology topology = *this;
-  topology.host_of.resize(static_cast<std::size_t>(ranks()));
-  topology.serving = 0;
+  topology.host_of.resize(static_cast<std::size_t>(ranks() + servers));
+  topology.serving = servers;
   return topology;
 }
 

@@ -60,8 +60,10 @@ struct Topology {
   int ranks() const { return nodes() - serving; }
   int hosts() const;  // their numbers are less than this
   bool single_host() const;  // of all ranks
+  // The ranks, and the first so many of those who serve.
+  Topology with_servers(int servers) const;
   // The ranks alone, and all nodes as if each of them were one.
-  Topology without_servers() const;
+  Topology without_servers() const { return with_servers(0); }
   Topology of_equals() const;
   // The ranks of each host, in the order of the hosts' numbers.
   std::vector<std::vector<Rank>> ranks_by_host() const;

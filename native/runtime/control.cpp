@@ -53,6 +53,13 @@ void Runtime::refuse(engine::ProcessSetId set, const std::string& name, const st
   if (engine_.busy()) thread_waiter_.wake();
 }
 
+void Runtime::offer(std::span<const std::byte> offer) {
+  const EngineLock lock(*this);
+  if (leaving_) return;
+  engine_.offer(offer);
+  if (engine_.busy()) thread_waiter_.wake();
+}
+
 void Runtime::start_timeline(std::unique_ptr<engine::SpanSink> sink) {
   const EngineLock lock(*this);
   engine_.timeline().start(std::move(sink));

@@ -92,6 +92,8 @@ class Runtime {
   void remove_process_set(engine::ProcessSetId id);
   // See Engine::refuse. Of what is refused before there is an operation.
   void refuse(engine::ProcessSetId set, const std::string& name, const std::string& why);
+  // See Engine::offer.
+  void offer(std::span<const std::byte> offer);
   // What is recorded goes to the sink, or, without one, is kept to be taken.
   void start_timeline(std::unique_ptr<engine::SpanSink> sink = nullptr);
   // What was recorded since the last call; recording goes on.

@@ -146,6 +146,7 @@ inline std::string text_of(const Decision& decision, int members) {
     case Decision::Kind::kFail: return "fail " + std::to_string(decision.name_hash) + ": " + decision.error->what();
     case Decision::Kind::kStandstill: return "standstill of " + std::to_string(decision.member);
     case Decision::Kind::kFlush: return "flush";
+    case Decision::Kind::kOffer: return "offer";
     case Decision::Kind::kJoined: return "joined, last " + std::to_string(decision.last_joined);
   }
   return "";

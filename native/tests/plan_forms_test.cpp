@@ -9,10 +9,12 @@
 
 #include "base/error.hpp"
 #include "base/hash.hpp"
+#include "outside_plan.hpp"
 #include "plan/forms/binary.hpp"
 #include "plan/forms/text.hpp"
 #include "plan/forms/whole.hpp"
 #include "plan/generator.hpp"
+#include "plan/offered.hpp"
 
 namespace {
 
@@ -108,6 +110,53 @@ TEST_CASE("plan forms: every generator's plans come back as they were") {
     }
   }
   CHECK(plans > 60);
+}
+
+TEST_CASE("plan forms: an offer comes to servers as it was, and is theirs where it fits the job") {
+  const auto topology = [](int ranks, int serving) {
+    return Topology{.host_of = std::vector<int>(static_cast<std::size_t>(ranks + serving)), .serving = serving};
+  };
+  const Offer offer{testing::outside_plan(3, 2), 7, 70, true};
+  const Offer come = offer_from(to_bytes(offer));
+  CHECK(alike(come.plan, offer.plan));
+  CHECK((come.least_bytes == 7 && come.most_bytes == 70 && come.always));
+  CHECK(!offer_from(to_bytes({.plan = offer.plan})).always);
+  // A node has its own program, and a server that the plan has no use for none.
+  for (Rank node = 0; node < 6; ++node) {
+    const OfferedPlan offered = offered_to(node, come, topology(3, 3));
+    const Channel none;
+    const Channel& own = offered.plan.program.channels.empty() ? none : offered.plan.program.channels.front();
+    CHECK(own == (node < 5 ? offer.plan.programs[static_cast<std::size_t>(node)].channels.front() : none));
+    CHECK(offered.plan.scratch_chunks == 3);
+    CHECK(offered.fits({.collective = Collective::kAllreduce, .bytes = 70}, 3, true));
+  }
+  const auto why = [&](const Offer& given, const Topology& on) { return refusal([&] { offered_to(0, given, on); }); };
+  CHECK(why(offer, topology(3, 1)).find("it is for 3 ranks and 2 servers, and there are 3 ranks and 1 server") !=
+        std::string::npos);
+  CHECK(why(offer, topology(4, 2)).find("and there are 4 ranks and 2 servers") != std::string::npos);
+  CHECK(why(offer, topology(5, 0)).find("and there are 5 ranks and 0 servers") != std::string::npos);
+  // A rank is no server, whoever asks.
+  CHECK(verify(offer.plan, topology(5, 0)).has_value());
+  CHECK(verify(offer.plan, topology(4, 1)).has_value());
+  Offer wrong = offer;
+  wrong.plan.programs[4].channels.front().pop_back();
+  CHECK(why(wrong, topology(3, 2)).find("the plan 'outside' from outside is wrong and will not run: ") == 0);
+  // A server has no data of its own to give, even where nobody makes use of it.
+  wrong = offer;
+  const auto first = [&wrong](std::size_t node, const Step& step) {
+    Channel& channel = wrong.plan.programs[node].channels.front();
+    channel.insert(channel.begin(), step);
+  };
+  const ChunkRef unused{.rank = 0, .buffer = Buffer::kScratch, .chunk = 0};
+  first(3, {.kind = StepKind::kSend, .peer = 0, .sources = {{.rank = 3, .chunk = 0}}});
+  first(0, {.kind = StepKind::kRecv, .peer = 3, .sources = {{.rank = 0, .chunk = 0}}, .targets = {unused}});
+  CHECK(why(wrong, topology(3, 2)).find("the plan 'outside' from outside is wrong and will not run: ") == 0);
+  wrong = offer;
+  wrong.plan.one_sided = true;
+  CHECK(why(wrong, topology(3, 2)).find("it reads other ranks' memory") != std::string::npos);
+  const std::vector<std::byte> bytes = to_bytes(offer);
+  CHECK(refusal([&] { offer_from(std::span(bytes).first(20)); }).find("was cut off: it has come in 20 bytes") !=
+        std::string::npos);
 }
 
 TEST_CASE("plan forms: the verifier sees what a text does wrong") {

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "engine_fixtures.hpp"
+#include "outside_plan.hpp"
+#include "plan/offered.hpp"
 #include "sim_job.hpp"
 
 using namespace ringcore;
@@ -19,9 +21,22 @@ namespace {
 struct Served {
   // `apart`: pairs that have no connection before one of the two needs it.
   Served(int ranks, int servers, const std::vector<std::pair<Rank, Rank>>& apart = {})
-      : ranks(ranks),
-        servers(servers),
-        job(ranks + servers, {}, 1, apart, [servers](auto& config, auto&) { config.serving = servers; }) {}
+      : ranks(ranks), servers(servers), job(ranks + servers, {}, 1, apart, [this](auto& config, auto&) {
+          config.serving = this->servers;
+          offered.push_back(std::make_shared<plan::Offered>());
+          config.make_carriers = carriers::standard(nullptr, false, offered.back());
+        }) {}
+
+  // As `plans.register` does when all ranks have nothing under way.
+  void offer(const plan::WholePlan& plan) {
+    plan::Topology topology{.serving = servers};
+    for (Rank node = 0; node < ranks + servers; ++node) topology.host_of.push_back(node);
+    const plan::Offer offer{.plan = plan, .most_bytes = std::size_t{1} << 40, .always = true};
+    for (Rank rank = 0; rank < ranks; ++rank) {
+      offered[static_cast<std::size_t>(rank)]->offer({plan::offered_to(rank, offer, topology)});
+    }
+    job.engine(0).offer(plan::to_bytes(offer));
+  }
 
   bool is_done(const std::vector<std::shared_ptr<Operation>>& operations) {
     return job.run_until([&] {
@@ -29,18 +44,22 @@ struct Served {
     });
   }
 
-  std::size_t sent_to_servers() {
+  std::size_t sent_to(Rank server) {
     std::size_t sent = 0;
     for (Rank rank = 0; rank < ranks; ++rank) {
-      for (Rank server = ranks; server < ranks + servers; ++server) {
-        sent += job.engine(rank).membership().peer(server)->link->traffic().sent;
-      }
+      sent += job.engine(rank).membership().peer(server)->link->traffic().sent;
     }
+    return sent;
+  }
+  std::size_t sent_to_servers() {
+    std::size_t sent = 0;
+    for (Rank server = ranks; server < ranks + servers; ++server) sent += sent_to(server);
     return sent;
   }
 
   int ranks;
   int servers;
+  std::vector<std::shared_ptr<plan::Offered>> offered;  // by node
   SimJob job;
 };
 
@@ -114,6 +133,98 @@ TEST_CASE("a server says so when it cannot be connected with a rank") {
   served.job.network().refuse_lanes(0, 2);
   CHECK(served.job.run_until([&] { return served.job.engine(2).failure() != nullptr; }));
   CHECK(served.job.run_until([&] { return served.job.engine(0).failure() != nullptr; }));
+}
+
+namespace {
+
+constexpr std::size_t kCount = 5000;
+constexpr std::size_t kBytes = kCount * sizeof(float);
+// In each lane the first ones show what the network is like, and go by no plan from outside.
+constexpr int kFirst = 16;
+
+// Whether all ranks get the right sums, one after the other.
+bool sums_are_right(Served& served, int sums = 1) {
+  for (; sums > 0; --sums) {
+    auto data = marks(served, kCount);
+    if (!served.is_done(submit(served, "gradient", data))) return false;
+    const std::vector<float> right(kCount, static_cast<float>((1 << served.ranks) - 1));
+    if (!std::ranges::all_of(data, [&](const auto& result) { return result == right; })) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("a plan from outside has the servers that it names, from its place in the order of all operations on") {
+  Served served(3, 3);
+  for (const int serving : {1, 2, 3, 0}) {
+    CAPTURE(serving);
+    // One without an end in sight comes to the servers in several pieces.
+    served.offer(testing::outside_plan(3, serving, serving == 2 ? 1500 : 0));
+    REQUIRE(sums_are_right(served, kFirst));
+    for (int step = 0; step < 3; ++step) {
+      std::vector<std::size_t> before;
+      for (Rank server = 3; server < 6; ++server) before.push_back(served.sent_to(server));
+      REQUIRE(sums_are_right(served));
+      for (int server = 0; server < 3; ++server) {
+        const std::size_t sent = served.sent_to(3 + server) - before[static_cast<std::size_t>(server)];
+        CHECK((sent > kBytes / 2) == (server < serving));
+      }
+    }
+  }
+}
+
+TEST_CASE("a server that is late does by the plan of before what came before a plan from outside") {
+  Served served(3, 1);
+  served.offer(testing::outside_plan(3, 0));  // which the server has no part in
+  REQUIRE(sums_are_right(served, kFirst));
+  const std::size_t before = served.sent_to(3);
+  served.job.network().delay(1, 3, transport::kControlLane, 100 * kMillisecond);
+  REQUIRE(sums_are_right(served, 5));
+  CHECK(served.sent_to(3) - before < kBytes);
+  served.offer(testing::outside_plan(3, 1));
+  REQUIRE(sums_are_right(served, kFirst));
+  CHECK(served.sent_to(3) - before > 3 * kBytes);
+}
+
+TEST_CASE("a server that is lost in a plan from outside fails the ranks, and is named") {
+  Served served(3, 2);
+  served.offer(testing::outside_plan(3, 2));
+  REQUIRE(sums_are_right(served, kFirst));
+  auto data = marks(served, kCount);
+  const auto operations = submit(served, "gradient", data);
+  served.job.network().kill(3);
+  REQUIRE(served.is_done(operations));
+  for (const auto& operation : operations) {
+    REQUIRE(operation->error != nullptr);
+    CHECK(std::string(operation->error->what()).find("rank 3 (server 0) ") == 0);
+  }
+}
+
+TEST_CASE("a server proves what it is offered, and nobody but the first rank offers it anything") {
+  Served served(2, 1);
+  plan::WholePlan wrong = testing::outside_plan(2, 1);
+  wrong.programs[2].channels.front().pop_back();
+  served.job.engine(0).offer(plan::to_bytes({.plan = wrong}));
+  REQUIRE(served.job.run_until([&] { return served.job.engine(1).failure() != nullptr; }));
+  const std::string why = served.job.engine(1).failure()->what();
+  CHECK(why.find("server 0 was offered what no rank can have proven: the plan 'outside' from outside is wrong") !=
+        std::string::npos);
+
+  for (const auto& [from, to] : {std::pair(1, 2), {0, 1}}) {
+    CAPTURE(from);
+    Served mad(2, 1);
+    REQUIRE(mad.job.run_until([&] { return mad.job.engine(to).membership().peer(from)->greeted; }));
+    mad.job.only_beat(from);
+    const engine::RecordHeader offer{.bytes = sizeof(engine::RecordHeader),
+                                     .type = engine::RecordType::kOffer,
+                                     .sequence = mad.job.engine(to).membership().peer(from)->received_records,
+                                     .position = 0};
+    mad.job.network().inject(from, to, transport::kControlLane, std::as_bytes(std::span(&offer, 1)));
+    REQUIRE(mad.job.run_until([&] { return mad.job.engine(to).failure() != nullptr; }));
+    CHECK(std::string(mad.job.engine(to).failure()->what()).find("offers a plan, as only the first rank does") !=
+          std::string::npos);
+  }
 }
 
 TEST_CASE("servers have served when all ranks have left") {

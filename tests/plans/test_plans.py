@@ -204,7 +204,12 @@ def test_the_command_takes_plans_with_nodes_that_serve(tmp_path: Path) -> None:
     assert "among 4 ranks and 2 who serve on 6 hosts" in predicted
     # Beside the engine's own plan for them.
     assert "served (this plan)" in predicted and " servers " in predicted
-    assert "jobs take plans of ranks alone, and 2 nodes serve in this one" in command("run", path, code=2)
+    assert "right in each of 2 runs" in command("run", path, "--bytes", "1M", "--repeat", "2")
+    # What is no allreduce can be written so, and is no job's.
+    path.write_text(path.read_text().replace('"allreduce"', '"reduce"'))
+    assert "servers take part in allreduces alone, and 2 nodes serve in this plan of reduce" in command(
+        "run", path, code=2
+    )
 
 
 def test_the_command_predicts_for_links_that_differ(tmp_path: Path) -> None:
@@ -341,7 +346,7 @@ def test_ranks_register_generators_in_agreement_or_get_one_sentence(tmp_path: Pa
     assert "its plan is too large: it has 262146 steps, and 262144 can be verified" in said["large"][1]
     assert "the plan is of allreduce among 4 ranks, and allreduce among 3 was asked for" in said["other_ranks"][1]
     assert "TypeError: it returned str, and not a Plan or None" in said["no_plan"][1]
-    assert "2 nodes serve in the plan, and a job takes plans of its ranks alone" in said["with_servers"][1]
+    assert "the nodes that serve in the plan need --servers 2, and the job has none" in said["with_servers"][1]
     assert "Remedy: save the plan to a file; `ringcore plan check`" in said["wrong"][1]
     assert said["differs"][0] == "MismatchError"
     assert "rank 0: star; rank 1: wrong; rank 2: wrong" in said["differs"][1]
@@ -398,7 +403,7 @@ def test_a_generator_that_one_rank_registers_alone_ends_all_with_the_same_senten
     assert "plans.register" in first[1]
 
 
-@pytest.mark.parametrize("example", ["two_level", "packed"])
+@pytest.mark.parametrize("example", ["two_level", "packed", "served"])
 def test_the_examples_are_right_and_run(example: str) -> None:
     module = runpy.run_path(str(EXAMPLES / f"{example}.py"))
     if example == "packed":
@@ -410,18 +415,31 @@ def test_the_examples_are_right_and_run(example: str) -> None:
         switched = replace(module["STAR"], switches=("switch",))
         for unknown in (request(4), replace(told, topology=switched), replace(told, host_names=("a", "a", "b", "c"))):
             assert module["packed"](unknown) is None
+    elif example == "served":
+        for ranks_and_servers in [(2, 1), (4, 2), (3, 5)]:
+            served_by, servers = map(range, ranks_and_servers)
+            asked = plans.Request("allreduce", 4 << 20, tuple(served_by), server_hosts=tuple(servers))
+            plan = module["served"](asked)
+            assert plan.check() is None
+            assert (plan.ranks, plan.serving) == ranks_and_servers
+        assert module["served"](request(4)) is None
     else:
         for host_of in [(0, 1), (0, 0, 1, 1), (0, 0, 0, 1, 2), tuple(range(7)), (0, 0, 0)]:
             plan = module["two_level"](plans.Request("allreduce", 4 << 20, host_of))
             assert plan.check() is None, host_of
+    options = ["--servers", "2"] if example == "served" else []
     ran = subprocess.run(
-        [sys.executable, "-m", "ringcore", "run", "-np", "4", str(EXAMPLES / f"{example}.py")],
+        [sys.executable, "-m", "ringcore", "run", "-np", "4", *options, str(EXAMPLES / f"{example}.py")],
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    said = {"two_level": "two_level: predicted", "packed": "packed trees would sum at 199 Mbit/s on a star"}
+    said = {
+        "two_level": "two_level: predicted",
+        "packed": "packed trees would sum at 199 Mbit/s on a star",
+        "served": "served: predicted",
+    }
     assert said[example] in ran.stdout
-    assert example == "two_level" or "1 plan used" in ran.stdout
+    assert example != "packed" or "1 plan used" in ran.stdout
 
 
 def test_an_installed_generator_is_registered_by_its_name(tmp_path: Path) -> None:
@@ -545,10 +563,11 @@ def test_xml_that_is_no_schedule_is_refused_with_a_sentence(xml: bytes, said: st
 
 def test_what_the_page_shows_is_right(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "plans.md").read_text()
-    blocks = dict(re.findall(r"^```(\w+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
-    assert plans.Plan.parse(blocks["json"]).check() is None
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    json, ten_lines = (next(block for language, block in blocks if language == wanted) for wanted in ("json", "python"))
+    assert plans.Plan.parse(json).check() is None
     script = tmp_path / "ten_lines.py"
-    script.write_text(blocks["python"])
+    script.write_text(ten_lines)
     done = subprocess.run(
         [sys.executable, "-m", "ringcore", "run", "-np", "3", str(script)],
         capture_output=True, text=True, timeout=120, check=False,

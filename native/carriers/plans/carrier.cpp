@@ -27,8 +27,19 @@ PlanCarrier::PlanCarrier(engine::CarrierConfig config, std::vector<std::unique_p
                          std::shared_ptr<plan::Offered> offered)
     : config_(std::move(config)),
       fusion_{config_.fusion_arena, config_.settings.fusion_threshold_bytes},
-      chooser_(plan::Planner(config_.topology, config_.self, plan::CostModel{}), std::move(backends),
-               std::move(offered), config_.settings.survey_every) {}
+      offered_(std::move(offered)),
+      chooser_(plan::Planner(config_.topology, config_.self, plan::CostModel{}), std::move(backends), offered_,
+               config_.settings.survey_every) {}
+
+void PlanCarrier::offer(std::span<const std::byte> offer) {
+  const std::string server = "server " + std::to_string(config_.self - size());
+  if (offered_ == nullptr) throw Error(ErrorKind::kProtocol, server + " takes no plans from outside");
+  try {
+    offered_->offer({plan::offered_to(config_.self, plan::offer_from(offer), config_.topology)});
+  } catch (const Error& error) {
+    throw Error(ErrorKind::kProtocol, server + " was offered what no rank can have proven: " + error.what());
+  }
+}
 
 std::size_t PlanCarrier::bucket_bytes() const {
   // Servers do not know whether the ranks share memory.

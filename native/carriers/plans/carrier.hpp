@@ -37,6 +37,7 @@ class PlanCarrier final : public engine::Carrier {
   bool fuses(const engine::Task& bucket, const engine::Descriptor& descriptor,
              const engine::Operation* own) const override;
   bool queue(const engine::Task& task) override;
+  void offer(std::span<const std::byte> offer) override;
   std::unique_ptr<engine::Run> start(engine::Task& task) override;
   bool make_way(int lane) override;
   std::string take_finding() override { return chooser_.take_finding(); }
@@ -53,6 +54,7 @@ class PlanCarrier final : public engine::Carrier {
 
   engine::CarrierConfig config_;
   FusionBuffers fusion_;
+  std::shared_ptr<plan::Offered> offered_;
   plan::Chooser chooser_;
   std::array<Memory, transport::kLaneCount> private_fusion_;
 };

@@ -1,4 +1,5 @@
 #include "cluster.hpp"
+#include "../outside_plan.hpp"
 #include "carriers/plans/carrier.hpp"
 #include "engine/tree_shape.hpp"
 
@@ -131,7 +132,8 @@ std::vector<std::unique_ptr<engine::Carrier>> Cluster::make_carriers(RankState& 
   const bool able = workload_.able_devices || state.rank % 2 == 0;
   std::vector<std::unique_ptr<engine::Carrier>> carriers;
   carriers.push_back(std::make_unique<SimDeviceCarrier>(config, shared.devices, *network_, able));
-  carriers.push_back(std::make_unique<carriers::PlanCarrier>(config, std::move(libraries)));
+  carriers.push_back(std::make_unique<carriers::PlanCarrier>(
+      config, std::move(libraries), config.process_set == engine::kWorld ? state.offered : nullptr));
   return carriers;
 }
 
@@ -161,6 +163,11 @@ void Cluster::write_script(RankState& state) {
 
 void Cluster::write_phase(RankState& state, std::size_t index) {
   const Phase& phase = workload_.phases[index];
+  if (phase.offer) {
+    for (const auto kind : {Action::Kind::kMeet, Action::Kind::kOffer, Action::Kind::kMeet}) {
+      state.script.push_back({kind, index});
+    }
+  }
   for (const std::size_t set : phase.added) state.script.push_back({Action::Kind::kAddSet, set});
   std::vector<std::size_t> own;
   for (std::size_t i = 0; i < own_counts_[index][static_cast<std::size_t>(state.rank)]; ++i) {
@@ -418,6 +425,30 @@ void Cluster::submit(RankState& state, Task& task) {
   }
 }
 
+void Cluster::meet(RankState& state) {
+  auto barrier = std::make_shared<engine::Operation>();
+  barrier->descriptor.name = "meeting";
+  barrier->descriptor.collective = Collective::kBarrier;
+  barrier->awaited = barrier->only_thread = true;
+  try {
+    state.engine->submit(barrier);
+    state.waiting = std::move(barrier);
+  } catch (const Error& error) {
+    state.meet_error = std::make_shared<const Error>(error);
+  }
+}
+
+// As `plans.register` does: all ranks have met, with nothing under way, and meet again.
+void Cluster::offer(RankState& state, const OfferedBefore& offered) {
+  if (state.meet_error != nullptr || state.engine->failure() != nullptr) return;
+  const plan::Topology topology{.host_of = workload_.host_of, .serving = workload_.servers};
+  const plan::Offer offer{.plan = testing::outside_plan(workload_.ranks, offered.serving),
+                          .most_bytes = std::size_t{1} << 40,
+                          .always = offered.always};
+  state.offered->offer({plan::offered_to(state.rank, offer, topology)});
+  if (state.rank == 0) state.engine->offer(plan::to_bytes(offer));
+}
+
 void Cluster::act(RankState& state, const Action& action) {
   switch (action.kind) {
     case Action::Kind::kSubmit: return submit(state, state.tasks[action.index]);
@@ -459,6 +490,8 @@ void Cluster::act(RankState& state, const Action& action) {
       }
       return;
     }
+    case Action::Kind::kMeet: return meet(state);
+    case Action::Kind::kOffer: return offer(state, *workload_.phases[action.index].offer);
     case Action::Kind::kAddSet:
       state.sets[action.index] = state.engine->add_process_set(workload_.sets[action.index]);
       return;
@@ -480,7 +513,7 @@ bool Cluster::advance(RankState& state) {
     if (state.waits_for != nullptr) {
       take_results(state, *state.waits_for);
     } else if (state.waiting->error != nullptr && state.waiting->watched_members == 0) {
-      state.join_error = state.waiting->error;
+      (state.waiting->join ? state.join_error : state.meet_error) = state.waiting->error;
     }
     state.waiting = nullptr;
     state.waits_for = nullptr;

@@ -10,6 +10,7 @@
 
 #include "engine/engine.hpp"
 #include "faults.hpp"
+#include "plan/offered.hpp"
 #include "sim_device.hpp"
 #include "sim_library.hpp"
 #include "transport/sim/network.hpp"
@@ -47,11 +48,13 @@ struct Action {
     kWatch,
     kAwaitWatch,
     kJoin,
+    kMeet,
+    kOffer,
     kAddSet,
     kRemoveSet,
     kLeave
   } kind{};
-  std::size_t index = 0;  // of a task, or of a set
+  std::size_t index = 0;  // of a task, of a set, or of a phase
 };
 
 struct RankState {
@@ -65,6 +68,8 @@ struct RankState {
   std::shared_ptr<engine::Operation> waiting;
   Task* waits_for = nullptr;
   std::shared_ptr<const Error> join_error;
+  std::shared_ptr<const Error> meet_error;
+  std::shared_ptr<plan::Offered> offered = std::make_shared<plan::Offered>();
   bool left = false;
   std::optional<Nanoseconds> ended_at;  // when it had nothing left to do, and had failed
   bool gone = false;  // nothing is expected of it
@@ -121,6 +126,8 @@ class Cluster {
   void place(RankState& state, Task& task, std::vector<std::byte*>& places);
   void take_results(RankState& state, Task& task);
   void submit(RankState& state, Task& task);
+  static void meet(RankState& state);
+  void offer(RankState& state, const OfferedBefore& offered);
   bool is_watched(const Phase& phase, const Request& request) const;
   void watch(RankState& state, Task& task);
   void look_at_watches(RankState& state);

@@ -135,6 +135,7 @@ std::string check(Cluster& cluster) {
     if (state.engine->failure() != nullptr && !state.left)
       return cluster.describe("rank " + std::to_string(state.rank) + " failed");
     if (state.join_error != nullptr) return cluster.describe(std::string("join failed: ") + state.join_error->what());
+    if (state.meet_error != nullptr) return cluster.describe(std::string("not met: ") + state.meet_error->what());
   }
   return check_noticed(cluster);
 }

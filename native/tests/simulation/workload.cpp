@@ -309,9 +309,7 @@ void draw_phase(Draw& draw, Workload& workload, std::vector<std::size_t>& presen
   phase.removed = removed;
 }
 
-}  // namespace
-
-Workload draw_workload(Draw& draw) {
+Workload draw_ranks_and_phases(Draw& draw) {
   Workload workload;
   workload.ranks = 2 + draw.below(draw.one_in(3) ? 5 : 3);
   if (draw.one_in(5)) workload.servers = 1 + draw.below(draw.one_in(3) ? workload.ranks + 2 : 2);
@@ -356,6 +354,20 @@ Workload draw_workload(Draw& draw) {
   const int phases = 1 + draw.below(3);
   for (int i = 0; i < phases && (i == 0 || !leaves_ranks_apart(workload.phases.back())); ++i) {
     draw_phase(draw, workload, present, removed);
+  }
+  return workload;
+}
+
+}  // namespace
+
+Workload draw_workload(Draw& draw) {
+  Workload workload = draw_ranks_and_phases(draw);
+  // Whatever else a seed decides stays as it is without plans from outside.
+  std::mt19937_64 generator = draw.generator();
+  Draw offers(generator());
+  if (workload.servers == 0 || offers.one_in(3)) return workload;
+  for (Phase& phase : workload.phases) {
+    if (offers.one_in(2)) phase.offer = {offers.below(workload.servers + 1), offers.one_in(2)};
   }
   return workload;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -77,12 +78,19 @@ struct Request {
   bool fits() const { return misfit == Misfit::kNone && missing_member < 0; }
 };
 
+// A plan from outside that the ranks register.
+struct OfferedBefore {
+  int serving = 0;  // of the servers
+  bool always = false;
+};
+
 // Requests that a rank submits, in an order of its own, and waits for before it goes on.
 struct Phase {
   std::vector<Request> requests;
   std::vector<std::size_t> added;    // process sets, before it
   std::vector<std::size_t> removed;  // after it
   bool blocking = false;             // each request in a call that waits, in one order
+  std::optional<OfferedBefore> offer;
   bool joins = false;                // ranks leave out the last requests, and join
 };
 

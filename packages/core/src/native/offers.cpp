@@ -1,5 +1,4 @@
 // Plans from outside, given to the engine of this rank, and what it has found of them.
-#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -10,8 +9,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include "base/error.hpp"
-#include "plan/forms/whole.hpp"
+#include "plan/offered.hpp"
 #include "runtime.hpp"
 
 namespace nb = nanobind;
@@ -24,24 +22,21 @@ using OfferTuple = std::tuple<plan::WholePlan, std::size_t, std::size_t, bool>;
 // (generator, collective, bytes, predicted s, measured s, of the best beside it s, chosen)
 using OutcomeTuple = std::tuple<std::string, std::string, std::size_t, double, double, double, bool>;
 
-void offer_plans(PythonRuntime& self, Rank rank, const std::vector<int>& host_of,
+void offer_plans(PythonRuntime& self, Rank rank, std::vector<int> host_of, int servers,
                  const std::vector<OfferTuple>& offers) {
   std::vector<plan::OfferedPlan> offered;
   plan::Topology topology;
-  topology.host_of = host_of;
+  topology.host_of = std::move(host_of);
+  topology.serving = servers;
+  std::vector<std::vector<std::byte>> to_servers;
   for (const auto& [whole, least, most, always] : offers) {
+    const plan::Offer offer{.plan = whole, .least_bytes = least, .most_bytes = most, .always = always};
     // The last one to look: nothing that is wrong may run, whoever calls this.
-    const bool messages_only = !whole.one_sided && !whole.inputs_ready && whole.nodes == whole.ranks;
-    if (!messages_only || plan::verify(whole, topology)) {
-      throw Error(ErrorKind::kInvalidArgument, "the plan '" + whole.generator + "' is wrong and will not run");
-    }
-    offered.push_back({.plan = plan::part_of(whole, rank),
-                       .excerpt = plan::excerpt_of(whole),
-                       .least_bytes = least,
-                       .most_bytes = most,
-                       .always = always});
+    offered.push_back(plan::offered_to(rank, offer, topology));
+    if (rank == 0 && servers > 0) to_servers.push_back(plan::to_bytes(offer));
   }
   self.job().offered().offer(std::move(offered));
+  for (const std::vector<std::byte>& offer : to_servers) self.get().offer(offer);
 }
 
 std::vector<OutcomeTuple> plan_outcomes(PythonRuntime& self) {
@@ -58,10 +53,10 @@ std::vector<OutcomeTuple> plan_outcomes(PythonRuntime& self) {
 void register_offers(nb::class_<PythonRuntime>& runtime) {
   runtime
       .def(
-          "offer_plans", &offer_plans, nb::arg("rank"), nb::arg("host_of"), nb::arg("offers"),
+          "offer_plans", &offer_plans, nb::arg("rank"), nb::arg("host_of"), nb::arg("servers"), nb::arg("offers"),
           nb::call_guard<nb::gil_scoped_release>(),
           "Takes (plan, least bytes, most bytes, always) into account from now on; on all ranks at once, while nothing "
-          "is under way.")
+          "is under way. `host_of`: of each rank, and the servers behind them, which rank 0 tells.")
       .def("plan_outcomes", &plan_outcomes, nb::call_guard<nb::gil_scoped_release>(),
            "(generator, collective, bytes, predicted s, measured s, of the best beside it s, whether it was chosen)");
 }

@@ -507,9 +507,9 @@ class Runtime:
     def transports(self) -> list[str]:
         """The transport to each rank: 'self', 'shm', 'tcp' or 'mpi'."""
 
-    def offer_plans(self, rank: int, host_of: Sequence[int], offers: Sequence[tuple[Plan, int, int, bool]]) -> None:
+    def offer_plans(self, rank: int, host_of: Sequence[int], servers: int, offers: Sequence[tuple[Plan, int, int, bool]]) -> None:
         """
-        Takes (plan, least bytes, most bytes, always) into account from now on; on all ranks at once, while nothing is under way.
+        Takes (plan, least bytes, most bytes, always) into account from now on; on all ranks at once, while nothing is under way. `host_of`: of each rank, and the servers behind them, which rank 0 tells.
         """
 
     def plan_outcomes(self) -> list[tuple[str, str, int, float, float, float, bool]]:

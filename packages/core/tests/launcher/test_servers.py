@@ -75,9 +75,29 @@ def test_servers_end_with_ranks_that_never_call_them(ringrun: Ringrun, script: S
         eventually(lambda pid=pid: not is_alive(pid), f"server {pid} has ended")
 
 
-def test_a_lost_server_fails_all_ranks_and_is_named(ringrun: Ringrun, script: Script) -> None:
+# In the place of the engine's own plans, one from outside: all data goes to the server, and comes back.
+REGISTERS = """
+def served(request):
+    builder = ring.plans.Builder("served", request, 1, serving=1)
+    server = builder[request.ranks]
+    server.recv(0, 0)
+    for rank in range(request.ranks):
+        if rank > 0: server.recv_reduce(rank, 0, final=rank == request.ranks - 1)
+        builder[rank].send(request.ranks, 0)
+        builder[rank].recv(request.ranks, 0)
+    for rank in range(request.ranks): server.send(rank, 0)
+    return builder.plan()
+import ringcore as ring
+ring.init()
+ring.plans.register(served, always=True)
+"""
+
+
+@pytest.mark.parametrize("registers", ["", REGISTERS])
+def test_a_lost_server_fails_all_ranks_and_is_named(ringrun: Ringrun, script: Script, registers: str) -> None:
     name = script(
         SERVERS
+        + registers
         + textwrap.dedent("""
         import numpy as np, ringcore as ring
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # ringrun knows what has happened at once
@@ -98,19 +118,7 @@ def test_a_lost_server_fails_all_ranks_and_is_named(ringrun: Ringrun, script: Sc
     assert "ringrun: server 0 (rank 2) on localhost was killed by SIGKILL" in done.stderr
 
 
-def test_plans_from_outside_and_elastic_jobs_are_refused(ringrun: Ringrun, script: Script) -> None:
-    name = script(
-        """
-        import ringcore as ring
-        from ringcore import plans
-        ring.init()
-        try: plans.register(lambda request: None)
-        except ring.InvalidArgument as error: print(error)
-        """
-    )
-    done = ringrun("-np", "2", "--servers", "1", name)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("a job with servers takes no plans from outside") == 2
+def test_elastic_jobs_have_no_servers() -> None:
     for words in (["--min-np", "1"], ["--nnodes", "2", "--master-addr", "x"]):
         with pytest.raises(_options.UsageError, match="--servers are for a job of one ringrun whose ranks stay"):
             _options.parse(["-np", "2", "--servers", "1", *words, "true"], {})

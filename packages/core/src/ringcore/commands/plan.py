@@ -162,15 +162,17 @@ def _run(plan: Plan, options: argparse.Namespace) -> int:
     if flaw is not None:
         print(f"wrong: {flaw}", file=sys.stderr)
         return 1
-    if plan.serving:
+    if plan.serving and plan.collective != "allreduce":
         raise InvalidArgument(
-            f"jobs take plans of ranks alone, and {plan.serving} nodes serve in this one; 'predict' tells its time"
+            f"servers take part in allreduces alone, and {plan.serving} nodes serve in this plan of {plan.collective}; "
+            "'predict' tells its time"
         )
     count = max(plan.ranks, parse_bytes(options.bytes) // 4)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "plan.bin")
         plan.save(path)
-        command = [sys.executable, "-m", "ringcore.launcher.main", "-np", str(plan.ranks), "--no-python"]
+        command = [sys.executable, "-m", "ringcore.launcher.main", "-np", str(plan.ranks)]
+        command += ["--servers", str(plan.serving), "--no-python"]
         command += [sys.executable, "-c", _PROGRAM, str(path), str(count), str(options.repeat)]
         return subprocess.run(command, stdin=subprocess.DEVNULL, timeout=_LIMIT_S, check=False).returncode
 

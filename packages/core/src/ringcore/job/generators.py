@@ -75,15 +75,16 @@ def register(
     """Let the engine use the plans of a generator. Collective: every rank of the job calls it, between operations.
 
     The generator is called on rank 0, for each collective and size; the other ranks get its plans from there. Every
-    rank verifies them before any of them runs. From then on they are tried beside the engine's own ones, and the
-    quickest has the operations of a kind and size.
+    rank verifies them before any of them runs, and so does every server: they stand behind the ranks, as the nodes that
+    serve do in a plan. From then on they are tried beside the engine's own ones, and the quickest has the operations of
+    a kind and size.
 
     Args:
         generator: From a `Request` to a `Plan`, or to `None` where it has none to offer.
-        collectives: That it is asked for.
+        collectives: That it is asked for; in a job with servers the allreduce alone.
         sizes: In bytes, that it is asked for; each plan serves the sizes that are nearer to its own.
         root: Of a broadcast.
-        always: Its plans have such operations without being compared.
+        always: Its plans have such operations without being compared; of several that have, the last ones registered.
         patience_s: What takes longer on rank 0 is refused.
 
     Returns:
@@ -98,13 +99,8 @@ def register(
     wishes = _wishes(collectives, sizes)
     call = current.next_name("plans.register")
     own = {"generator": name, "wishes": [asdict(wish) for wish in wishes], "root": root, "always": always}
-    refused = _not_now(current)
+    refused = _not_now(current, collectives)
     _agree(call, own, refused)
-    if current.servers:
-        raise InvalidArgument(
-            "plans.register: a job with servers takes no plans from outside, which its servers would have to know. "
-            "Remedy: leave out --servers"
-        )
     if current.size == 1:
         return []
     found = _generate(generator, wishes, current, root, patience_s) if current.rank == 0 else b""
@@ -115,8 +111,8 @@ def register(
     if reasons:
         raise InvalidArgument(f"the plans of {name!r} are refused on all ranks: {reasons[0]}. {_REMEDY}")
     offers = [(plan.native, wish.least, wish.most, always) for plan, wish in plans]
-    current.runtime.offer_plans(current.rank, current.host_of, offers)
-    # Whoever goes on finds the plans on all ranks.
+    current.runtime.offer_plans(current.rank, [*current.host_of, *current.server_hosts], current.servers, offers)
+    # Whoever goes on finds the plans on all ranks; on the servers they come before whatever is submitted from now on.
     meet(f"{call}.ready")
     _log.info("rank %d: %d plans of %s", current.rank, len(plans), name)
     return [plan for plan, _ in plans]
@@ -162,10 +158,12 @@ def _wishes(collectives: Sequence[str], sizes: Sequence[int]) -> list[_Wish]:
     return [_Wish(name, *each) for each in ranges for name in collectives]
 
 
-def _not_now(current: Context) -> str | None:
+def _not_now(current: Context, collectives: Sequence[str]) -> str | None:
     """Why no plans can be given to the engine of this rank."""
     if current.settings.elastic:
         return "the job is elastic (RINGCORE_ELASTIC), and ranks that join later would not have the plans"
+    if current.servers and set(collectives) != {"allreduce"}:
+        return "the job has servers, which take part in allreduces alone; leave out other collectives"
     waits = current.runtime.statistics()["waits"]
     if waits:
         return f"{waits[0][0]} is under way on rank {current.rank}; wait for its handle before"
@@ -195,7 +193,10 @@ def _generate(generator: Generator, wishes: list[_Wish], current: Context, root:
 
     def work() -> None:
         for number, wish in enumerate(wishes):
-            request = Request(wish.collective, wish.nbytes, tuple(current.host_of), root, topology, host_names)
+            request = Request(
+                wish.collective, wish.nbytes, tuple(current.host_of), root, topology, host_names,
+                tuple(current.server_hosts),
+            )  # fmt: skip
             try:
                 plan = generator(request)
                 if plan is None:
@@ -251,21 +252,29 @@ def _flaw(plan: Plan, wish: _Wish, expected: str, current: Context, root: int) -
     native = plan.native
     if plan.hash != expected:
         return f"rank {current.rank} has got plan {plan.hash}, and rank 0 has sent {expected}"
+    if plan.ranks < current.size and plan.serving:
+        return (
+            f"node {plan.ranks} serves in the plan, and is rank {plan.ranks} of the job: servers are numbered behind "
+            f"its {current.size} ranks"
+        )
     if plan.ranks != current.size or plan.collective != wish.collective:
         return (
             f"the plan is of {plan.collective} among {plan.ranks} ranks, and {wish.collective} among {current.size} "
             "was asked for"
         )
-    if plan.serving:
-        return f"{plan.serving} nodes serve in the plan, and a job takes plans of its ranks alone"
+    if plan.serving > current.servers:
+        has = current.servers or "none"
+        return f"the nodes that serve in the plan need --servers {plan.serving}, and the job has {has}"
     if plan.collective in ("broadcast", "reduce") and plan.root != root:
         return f"the plan's root is rank {plan.root}, and rank {root} was asked for"
     if native.one_sided or native.inputs_ready:
         return "the plan reads other ranks' memory, which only the engine's own plans do; let it send and receive"
-    if native.scratch_chunks > 2 * native.chunks:
+    # A server may keep what each rank has sent it.
+    most = max(2 * native.chunks, plan.ranks if plan.serving else 0)
+    if native.scratch_chunks > most:
         wanted = f"{native.scratch_chunks} scratch chunks beside {native.chunks} chunks"
-        return f"the plan wants {wanted}; twice as many are given at most"
-    return plan.check(current.host_of)
+        return f"the plan wants {wanted}; {most} are given at most"
+    return plan.check([*current.host_of, *current.server_hosts[: plan.serving]])
 
 
 def _name(wish: _Wish) -> str:

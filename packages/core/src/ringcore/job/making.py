@@ -104,6 +104,6 @@ def make_context(
     )
     return Context(
         rank, size, *place, host_of=ranks, settings=settings, runtime=runtime, memory=memory, epoch=epoch,
-        local_ranks=local_ranks, servers=servers, told=told,
+        local_ranks=local_ranks, server_hosts=host_of[len(ranks) :], told=told,
         peer_fds={peer: list(fds) for peer, _, fds, _, _ in peers},
     )  # fmt: skip

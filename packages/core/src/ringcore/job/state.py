@@ -74,7 +74,7 @@ class Context:
     # By place, once somebody was to join: a number of the host as the launcher knows it, and which of its slots.
     hosts: list[int] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)
-    servers: int = 0  # behind the ranks
+    server_hosts: list[int] = field(default_factory=list)  # as `host_of`, of the servers behind the ranks
     told: ToldNetwork | None = None  # what lies between the hosts
     arriving: set[int] = field(default_factory=set)  # The places of those who were met, and are no members yet.
     is_newcomer: bool = False  # This process is no member yet, and counts as if it were the last.
@@ -82,6 +82,11 @@ class Context:
 
     def __post_init__(self) -> None:
         self.members = list(range(self.size))
+
+    @property
+    def servers(self) -> int:
+        """How many there are, behind the ranks."""
+        return len(self.server_hosts)
 
     def part_lanes(self, places: Collection[int]) -> None:
         """No lane over TCP is connected any more with those who are at these places, if ever one was."""

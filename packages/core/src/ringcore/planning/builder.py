@@ -106,7 +106,8 @@ class Builder:
         scratch_chunks: That each node needs besides.
         accumulates_once: Every sum is made by one `reduce` of all ranks' values in the ranks' order: 16-bit sums are
             rounded once. Without it the plan is not used for 16-bit floats among more than two ranks.
-        serving: So many nodes, numbered behind the ranks, take part and have no data of their own.
+        serving: So many nodes, numbered behind the ranks, take part and have no data of their own; in a job its
+            servers, of which there are `len(request.servers)`.
 
     Raises:
         InvalidArgument: There is no such plan.

@@ -24,6 +24,7 @@ class Request:
         topology: What lies between the hosts, where the job was told it (`ringrun --topology-file`); `None`: it was
             not. It may have hosts that the job does not.
         host_names: By rank: what `topology` calls its host; empty without one.
+        server_hosts: By server (`ringrun --servers`): a number of the host that it is on.
     """
 
     collective: str
@@ -32,11 +33,17 @@ class Request:
     root: int = 0
     topology: Topology | None = None
     host_names: tuple[str, ...] = ()
+    server_hosts: tuple[int, ...] = ()
 
     @property
     def ranks(self) -> int:
         """How many there are."""
         return len(self.host_of)
+
+    @property
+    def servers(self) -> range:
+        """The nodes that may serve, behind the ranks: a plan has as many of them as it needs, from the first one on."""
+        return range(self.ranks, self.ranks + len(self.server_hosts))
 
     @property
     def hosts(self) -> tuple[tuple[int, ...], ...]:
