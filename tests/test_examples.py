@@ -61,4 +61,10 @@ def test_two_ranks_end_where_one_ends(example: str) -> None:
 
 def test_every_example_is_run() -> None:
     found = {f"{path.parent.name}/{path.stem}" for path in EXAMPLES.glob("*/*.py")}
-    assert found == {*DIFFERENT, "torch/digits", "plans/two_level", "plans/packed"}  # the README's demo; tests/plans
+    assert found == {
+        *DIFFERENT,
+        "torch/digits",
+        "plans/two_level",
+        "plans/packed",
+        "plans/served",
+    }  # the README's demo; tests/plans
