@@ -73,6 +73,7 @@ struct Task {
   bool bucket = false;
   bool registered = false;  // every rank's data lies ready in its arena
   std::int32_t priority = 0;
+  bool tried = false;  // written by the carrier: it has a priority, and keeps its place to take part in a trial
   int lane = 0;
   std::uint32_t id = 0;
   std::size_t bytes = 0;
@@ -150,7 +151,9 @@ class Carrier {
   // Whether an allreduce may share the task with those that are in it. `own`: null when this rank has joined.
   virtual bool fuses(const Task& bucket, const Descriptor& descriptor, const Operation* own) const = 0;
   // The task is the next one in the order of all ranks. Whether it must keep its place in that order within its lane.
-  virtual bool queue(const Task& task) = 0;
+  virtual bool queue(Task& task) = 0;
+  // Whether the task may begin: it may have to know what tasks of other lanes, which keep their places, have found.
+  virtual bool may_start(const Task&) const { return true; }
   // Its tasks are done when they are launched. They begin one after the other, in the order of all ranks.
   virtual bool completes_at_launch() const { return false; }
   // The run of a task that is started now.

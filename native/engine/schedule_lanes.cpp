@@ -83,7 +83,7 @@ bool Schedule::progress_lane(Lane& lane) {
   for (auto it = lane.tasks.begin(); it != lane.tasks.end();) {
     Task& task = **it;
     const bool beside = task.priority != 0 && under_way < settings_.credit_bytes && !sending;
-    if (task.run == nullptr && (it == lane.tasks.begin() || beside)) {
+    if (task.run == nullptr && (it == lane.tasks.begin() || beside) && task.carrier->may_start(task)) {
       start(task);
       ++lane.begun;
       moved = true;

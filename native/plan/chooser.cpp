@@ -28,6 +28,12 @@ constexpr double kHopelessPlan = 3;
 // As often in a row a host is found slow before that is told.
 constexpr int kTelling = 2;
 
+// So many operations with a priority of a kind and size are let in: enough for a trial of plans, and to find out before
+// what the network is like.
+constexpr std::size_t kMostCandidates = kMostPlans + 1;  // one that knows of no difference between ports
+constexpr std::size_t kMostLetIn =
+    std::max(1 + (kWarmups + kRuns) * kMostCandidates, kMostSurveys + (kWarmups + 1) * kMostCandidates);
+
 bool is_large(const Query& query) { return query.bytes >= kLargeBytes; }
 
 }  // namespace
@@ -56,15 +62,18 @@ Chooser::Chooser(Planner planner, std::vector<std::unique_ptr<Backend>> backends
 }
 Chooser::~Chooser() = default;
 
-Chooser::Choice Chooser::choose(const Query& query, int lane, bool in_order) {
+Chooser::Key Chooser::key_of(const Query& query, int lane) {
+  return {query.collective, std::bit_width(query.bytes), query.dtype,       query.op,          query.root,
+          query.registered, query.inputs_ready,          query.even_blocks, query.compression, lane};
+}
+
+Chooser::Choice Chooser::choose(const Query& query, int lane) {
   follow_offers();
   const auto offered = [&query](const auto& backend) { return offers(*backend, query); };
   const bool tries =
       planner_.has_to_try() || std::any_of(backends_.begin(), backends_.end(), offered) || !offers_for(query).empty();
-  if (query.deterministic || !in_order || !tries) return {.plan = &planner_.choose(query)};
-  std::unique_ptr<Trial>& slot =
-      trials_[{query.collective, std::bit_width(query.bytes), query.dtype, query.op, query.root, query.registered,
-               query.inputs_ready, query.even_blocks, query.compression, lane}];
+  if (query.deterministic || !tries) return {.plan = &planner_.choose(query)};
+  std::unique_ptr<Trial>& slot = trials_[key_of(query, lane)];
   if (slot == nullptr) {
     slot = std::make_unique<Trial>(Trial{.query = query, .lane = lane});
     begin(*slot);
@@ -80,6 +89,27 @@ Chooser::Choice Chooser::choose(const Query& query, int lane, bool in_order) {
   choice.trial = &trial;
   choice.candidate = candidate;
   return choice;
+}
+
+bool Chooser::lets_in(const Query& query) {
+  if (query.deterministic || !planner_.has_to_try()) return false;
+  Admitted& admitted = admitted_[key_of(query, kPriorityLane)];
+  if (admitted.released == kMostLetIn) return false;
+  ++admitted.released;
+  return true;
+}
+
+void Chooser::note_end(const Query& query) { ++admitted_.at(key_of(query, kPriorityLane)).ended; }
+
+bool Chooser::is_trying(const Query& query) const {
+  const auto found = admitted_.find(key_of(query, kPriorityLane));
+  return found != admitted_.end() && found->second.ended < found->second.released;
+}
+
+Chooser::Choice Chooser::choose_found(const Query& query) {
+  const auto found = trials_.find(key_of(query, kPriorityLane));
+  if (found != trials_.end() && found->second->winner != nullptr) return *found->second->winner;
+  return {.plan = &planner_.choose(query)};
 }
 
 // What was decided without the new ones is decided anew.

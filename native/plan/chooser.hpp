@@ -6,6 +6,10 @@
 // first operation of a kind and size, of large data a few, is no trial, but shows it. Every rank starts the operations of a
 // lane that have no priority in the same order, so that all of them try the same at the same time, and learn the same,
 // lane by lane; where there are backends, all operations.
+//
+// Ranks begin operations with a priority in different orders. So many of a kind and size that are enough for a trial are
+// begun in the order of their release all the same, at first, and learn by themselves. What comes later begins when they
+// have ended on this rank, which is when it knows what the others know.
 #pragma once
 
 #include <cstddef>
@@ -50,9 +54,19 @@ class Chooser {
     std::size_t candidate = 0;
     std::string_view name() const { return plan != nullptr ? plan->generator : backend->name(); }
   };
-  // The same on all ranks whose lanes have seen the same. `in_order`: every rank starts it after the same operations of
-  // the lane that are in order. Pointers stay valid. Throws what Planner::choose throws.
-  Choice choose(const Query& query, int lane, bool in_order);
+  // The same on all ranks whose lanes have seen the same: every rank starts it after the same operations of the lane.
+  // Pointers stay valid. Throws what Planner::choose throws.
+  Choice choose(const Query& query, int lane);
+  // In place of the lane, for those of the operations with a priority that keep their places.
+  static constexpr int kPriorityLane = -1;
+  // Whether the next allreduce with a priority of this kind and size that is released is one of these.
+  bool lets_in(const Query& query);
+  // One of them has ended on this rank.
+  void note_end(const Query& query);
+  // Whether some have not ended on this rank.
+  bool is_trying(const Query& query) const;
+  // For those that come later: what has been found, or what the model takes for the best. Is no trial.
+  Choice choose_found(const Query& query);
   // Without backends and trials.
   const Plan& choose_plan(const Query& query) { return planner_.choose(query); }
   // For what all nodes have to know, those who serve among them: a plan in which they are ranks as all others.
@@ -81,6 +95,13 @@ class Chooser {
     std::unique_ptr<Trial> survey;  // without candidates
   };
 
+  // How many operations with a priority of a kind and size keep their places, and have ended on this rank.
+  struct Admitted {
+    std::size_t released = 0;
+    std::size_t ended = 0;
+  };
+
+  static Key key_of(const Query& query, int lane);
   void note_slow_hosts(std::span<const double> table);
   static bool offers(const Backend& backend, const Query& query);
   Known& known_of(int lane);
@@ -104,6 +125,7 @@ class Chooser {
   std::map<Key, std::unique_ptr<Trial>> trials_;
   std::vector<std::unique_ptr<Trial>>
       former_trials_;  // of before the last offer: whoever has a choice of them may look at it
+  std::map<Key, Admitted> admitted_;
   std::map<int, Known> known_;  // by lane
   std::string finding_;
   std::map<int, int> slow_;  // hosts: how often in a row they were; as often as kTelling and more: this has been told

@@ -119,7 +119,7 @@ std::string winner(Nanoseconds first, Nanoseconds later, double peer) {
   std::size_t backend = 0;
   bool set_up = false;
   for (int run = 0; run < 100; ++run) {
-    const plan::Chooser::Choice choice = chooser.choose(kQuery, 1, true);
+    const plan::Chooser::Choice choice = chooser.choose(kQuery, 1);
     if (choice.trial == nullptr) return std::string(choice.name());
     if (choice.backend != nullptr) backend = choice.candidate;
     const Nanoseconds own = choice.backend == nullptr ? 100 : std::exchange(set_up, true) ? later : first;
@@ -143,12 +143,12 @@ plan::OfferedPlan pair_plan(bool always) {
 // What has the kind of operation after a trial in which the plan from outside takes so long, and others 100.
 std::string winner_beside(const std::shared_ptr<plan::Offered>& offered, Nanoseconds time) {
   plan::Chooser chooser(plan::Planner({.host_of = {0, 0}}, 0, {}), {}, offered);
-  CHECK(chooser.choose(kQuery, 1, true).trial == nullptr);  // inside a host nothing is tried
+  CHECK(chooser.choose(kQuery, 1).trial == nullptr);  // inside a host nothing is tried
   CHECK(!chooser.has_others());
   offered->offer({pair_plan(false)});
   CHECK(chooser.has_others());
   for (int run = 0; run < 100; ++run) {
-    const plan::Chooser::Choice choice = chooser.choose(kQuery, 1, true);
+    const plan::Chooser::Choice choice = chooser.choose(kQuery, 1);
     if (choice.trial == nullptr) return std::string(choice.name());
     if (chooser.measured(choice, choice.name() == "pair" ? time : 100)) {
       chooser.numbers(*choice.trial, {});
@@ -177,23 +177,23 @@ TEST_CASE("chooser: a plan from outside has only what it is for") {
   const auto offered = std::make_shared<plan::Offered>();
   offered->offer({pair_plan(true)});
   plan::Chooser chooser(plan::Planner({.host_of = {0, 0}}, 0, {}), {}, offered);
-  CHECK(chooser.choose(kQuery, 1, true).name() == "pair");
-  CHECK(chooser.choose(kQuery, 1, true).trial == nullptr);
-  CHECK(chooser.choose(kQuery, 1, false).name() != "pair");  // ranks begin it in different orders
+  CHECK(chooser.choose(kQuery, 1).name() == "pair");
+  CHECK(chooser.choose(kQuery, 1).trial == nullptr);
+  CHECK(chooser.choose_found(kQuery).name() != "pair");  // ranks begin it in different orders
   plan::Query query = kQuery;
   query.bytes = std::size_t{1} << 22;
-  CHECK(chooser.choose(query, 1, true).name() != "pair");
+  CHECK(chooser.choose(query, 1).name() != "pair");
   query = kQuery;
   query.collective = Collective::kBroadcast;
-  CHECK(chooser.choose(query, 1, true).name() != "pair");
+  CHECK(chooser.choose(query, 1).name() != "pair");
   query = kQuery;
   query.compression = Compression::kInt8;
-  CHECK(chooser.choose(query, 1, true).name() != "pair");
+  CHECK(chooser.choose(query, 1).name() != "pair");
   query = kQuery;
   query.deterministic = true;
-  CHECK(chooser.choose(query, 1, true).name() != "pair");
+  CHECK(chooser.choose(query, 1).name() != "pair");
   plan::Chooser of_three(plan::Planner({.host_of = {0, 0, 0}}, 0, {}), {}, offered);
-  CHECK(of_three.choose(kQuery, 1, true).name() != "pair");
+  CHECK(of_three.choose(kQuery, 1).name() != "pair");
 }
 
 TEST_CASE("chooser: the quickest by measurement has the operations of a kind") {
@@ -205,21 +205,20 @@ TEST_CASE("chooser: the quickest by measurement has the operations of a kind") {
 
 TEST_CASE("chooser: what is not to be tried is not tried") {
   plan::Chooser hopeless = chooser_with(10);
-  CHECK(hopeless.choose(kQuery, 1, true).plan != nullptr);
-  CHECK(hopeless.choose(kQuery, 1, true).trial == nullptr);
+  CHECK(hopeless.choose(kQuery, 1).plan != nullptr);
+  CHECK(hopeless.choose(kQuery, 1).trial == nullptr);
   plan::Chooser chooser = chooser_with(0);
   plan::Query deterministic = kQuery;
   deterministic.deterministic = true;
-  CHECK(chooser.choose(deterministic, 1, true).trial == nullptr);
+  CHECK(chooser.choose(deterministic, 1).trial == nullptr);
   plan::Query other = kQuery;
   other.collective = Collective::kBroadcast;
-  CHECK(chooser.choose(other, 1, true).trial == nullptr);
+  CHECK(chooser.choose(other, 1).trial == nullptr);
   // Each kind, size and lane has a trial of its own.
   plan::Query larger = kQuery;
   larger.bytes *= 4;
-  const std::set<plan::Chooser::Trial*> trials{chooser.choose(kQuery, 1, true).trial,
-                                               chooser.choose(kQuery, 2, true).trial,
-                                               chooser.choose(larger, 1, true).trial};
+  const std::set<plan::Chooser::Trial*> trials{chooser.choose(kQuery, 1).trial, chooser.choose(kQuery, 2).trial,
+                                               chooser.choose(larger, 1).trial};
   CHECK(trials.size() == 3);
   CHECK(trials.count(nullptr) == 0);
 }
@@ -232,8 +231,8 @@ TEST_CASE("chooser: between hosts a few plans are tried, in order, and the quick
   int runs = 0;
   for (;; ++runs) {
     REQUIRE(runs < 100);
-    CHECK(chooser.choose(query, 1, false).trial == nullptr);  // what has a priority may come at any time
-    const plan::Chooser::Choice choice = chooser.choose(query, 1, true);
+    CHECK(chooser.choose_found(query).trial == nullptr);  // what has a priority may come at any time
+    const plan::Chooser::Choice choice = chooser.choose(query, 1);
     if (choice.trial == nullptr) {
       CHECK(choice.name() == quick);
       break;
@@ -248,9 +247,44 @@ TEST_CASE("chooser: between hosts a few plans are tried, in order, and the quick
   CHECK(runs == 13);  // the first one has shown what the network is like
   plan::Query deterministic = query;
   deterministic.deterministic = true;
-  CHECK(chooser.choose(deterministic, 2, true).trial == nullptr);
+  CHECK(chooser.choose(deterministic, 2).trial == nullptr);
   plan::Chooser one_host(plan::Planner({.host_of = {0, 0, 0, 0}}, 0, {}), {});
-  CHECK(one_host.choose(query, 1, true).trial == nullptr);
+  CHECK(one_host.choose(query, 1).trial == nullptr);
+}
+
+TEST_CASE("chooser: of operations with a priority the first ones are tried, and the others have what was found") {
+  const plan::Query query{.collective = Collective::kAllreduce, .bytes = 64 << 10, .dtype = DType::kFloat32};
+  plan::Chooser chooser(plan::Planner({.host_of = {0, 1, 2, 3, 4, 5, 6, 7}}, 0, {}), {});
+  const std::string of_model(chooser.choose_found(query).name());
+  int let_in = 0;
+  while (chooser.lets_in(query)) REQUIRE(++let_in < 100);
+  std::string quick;
+  for (int run = 0; run < let_in; ++run) {
+    CHECK(chooser.is_trying(query));
+    CHECK(chooser.choose(query, 1).trial != nullptr);  // lanes learn by themselves
+    const plan::Chooser::Choice choice = chooser.choose(query, plan::Chooser::kPriorityLane);
+    if (choice.trial != nullptr) {
+      if (choice.candidate == 1) quick = choice.name();
+      if (chooser.measured(choice, choice.candidate == 1 ? 50 : 100)) {
+        chooser.numbers(*choice.trial, {});
+        chooser.decide(*choice.trial);
+      }
+    }
+    chooser.note_end(query);
+  }
+  CHECK(!chooser.is_trying(query));
+  CHECK(!chooser.lets_in(query));
+  CHECK(quick != of_model);
+  CHECK(chooser.choose_found(query).name() == quick);
+  CHECK(chooser.choose_found(query).trial == nullptr);
+  plan::Query other = query;
+  other.bytes *= 4;
+  CHECK(!chooser.is_trying(other));
+  CHECK(chooser.lets_in(other));
+  other.deterministic = true;
+  CHECK(!chooser.lets_in(other));
+  plan::Chooser one_host(plan::Planner({.host_of = {0, 0, 0, 0}}, 0, {}), {});
+  CHECK(!one_host.lets_in(query));
 }
 
 TEST_CASE("chooser: ranks on several hosts try the same plans and settle on one") {
@@ -259,12 +293,14 @@ TEST_CASE("chooser: ranks on several hosts try the same plans and settle on one"
   options.settings.execution.fusion_threshold_bytes = 0;
   Cluster cluster(std::move(options));
   std::array<std::vector<std::string>, kRanks> plans;
+  std::array<std::vector<std::string>, kRanks> prioritised;  // step by step
+  constexpr int kSteps = 30;
   cluster.run([&](Rank rank) {
     Runtime& runtime = cluster.runtime(rank);
     runtime.start_timeline();
-    // Of the calls side by side some have a priority: they take no part, and disturb nothing.
+    // Of the calls side by side some have a priority: they are tried apart from the others, and disturb nothing.
     std::array<std::vector<float>, 3> values;
-    for (int step = 0; step < 30; ++step) {
+    for (int step = 0; step < kSteps; ++step) {
       std::vector<std::shared_ptr<engine::Operation>> operations;
       for (std::size_t i = 0; i < values.size(); ++i) {
         values[i].assign(20'000, static_cast<float>(rank + step));
@@ -284,9 +320,15 @@ TEST_CASE("chooser: ranks on several hosts try the same plans and settle on one"
       }
     }
     for (const engine::Span& span : runtime.stop_timeline()) {
-      const bool of_a_plan = span.channel == -1 && span.lane != engine::kProgramLane && span.name != "v2" &&
-                             span.activity != "negotiate" && span.activity != "queue" && span.activity != "copy";
-      if (of_a_plan) plans[static_cast<std::size_t>(rank)].push_back(std::to_string(span.lane) + span.activity);
+      const bool of_a_plan = span.channel == -1 && span.lane != engine::kProgramLane && span.activity != "negotiate" &&
+                             span.activity != "queue" && span.activity != "copy";
+      if (!of_a_plan) continue;
+      const auto self = static_cast<std::size_t>(rank);
+      if (span.name == "v2") {
+        prioritised[self].push_back(span.activity);
+      } else {
+        plans[self].push_back(std::to_string(span.lane) + span.activity);
+      }
     }
   });
   // The lanes run side by side.
@@ -295,6 +337,9 @@ TEST_CASE("chooser: ranks on several hosts try the same plans and settle on one"
   CHECK(plans[0].size() == 60);
   CHECK(std::set(plans[0].begin(), plans[0].end()).size() > 2);  // more than one in each of two lanes
   for (const auto& own : plans) CHECK(own == plans[0]);
+  CHECK(prioritised[0].size() == kSteps);
+  CHECK(std::set(prioritised[0].begin(), prioritised[0].end()).size() > 1);
+  for (const auto& own : prioritised) CHECK(own == prioritised[0]);
 }
 
 TEST_CASE("chooser: a rank is not lost while a library holds it for longer than it may be silent") {
@@ -326,10 +371,11 @@ TEST_CASE("chooser: a rank is not lost while a library holds it for longer than 
 }
 
 TEST_CASE("chooser: ranks agree, and every run of a trial has the right result") {
-  for (const auto& [ranks, registered] : {std::pair(2, false), {3, false}, {3, true}}) {
+  // Beside a library what has a priority keeps its place as well.
+  for (const auto& [ranks, registered, priority] : {std::tuple(2, false, 0), {3, false, -2}, {3, true, 0}}) {
     const auto meeting = std::make_shared<Meeting>(ranks);
     Cluster cluster(with_library(meeting));
-    cluster.run([&, registered = registered](Rank rank) {
+    cluster.run([&, registered = registered, priority = priority](Rank rank) {
       constexpr std::size_t kCount = 40'000;
       std::vector<float> elsewhere(2 * kCount);
       std::byte* const arena = cluster.arena(rank).allocate(2 * kCount * sizeof(float));
@@ -344,7 +390,8 @@ TEST_CASE("chooser: ranks agree, and every run of a trial has the right result")
       const engine::Array target = array_of(values);
       for (int step = 0; step < 40; ++step) {
         std::fill(input.begin(), input.end(), static_cast<float>(rank + step));
-        const engine::Call call{.collective = Collective::kAllreduce, .name = "values", .op = ReduceOp::kAverage};
+        const engine::Call call{
+            .collective = Collective::kAllreduce, .name = "values", .op = ReduceOp::kAverage, .priority = priority};
         const auto operation = engine::make_operation(call, source, &target);
         cluster.runtime(rank).run(operation, {});
         REQUIRE(operation->error == nullptr);

@@ -112,7 +112,7 @@ class OutsideCarrier final : public engine::Carrier {
   bool takes(const engine::Descriptor&) const override { return true; }
   std::size_t bucket_bytes() const override { return 0; }
   bool fuses(const engine::Task&, const engine::Descriptor&, const engine::Operation*) const override { return false; }
-  bool queue(const engine::Task&) override { return true; }
+  bool queue(engine::Task&) override { return true; }
   std::unique_ptr<engine::Run> start(engine::Task&) override { return std::make_unique<OutsideRun>(outside_); }
   void abort() override { ++outside_.aborted; }
 

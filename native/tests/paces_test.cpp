@@ -47,7 +47,7 @@ std::string settles_on(const Query& query, const Topology& truth, const std::vec
   Planner judge(truth, 0, {});
   const auto forecasts = judge.forecast(query, {});
   for (int run = 0; run < 100; ++run) {
-    const Chooser::Choice choice = chooser.choose(query, 1, true);
+    const Chooser::Choice choice = chooser.choose(query, 1);
     if (choice.trial == nullptr) return std::string(choice.name());
     const auto same = [&](const Forecast& each) { return each.generator->name() == choice.name(); };
     const auto found = std::find_if(forecasts.begin(), forecasts.end(), same);
@@ -201,8 +201,8 @@ TEST_CASE("paces: a host that is slow twice in a row is named once, by rank 0") 
     std::vector<std::string> findings;
     for (std::size_t bytes = 1 << 20; bytes < 1 << 24; bytes *= 2) {  // several trials, the first of which surveys
       const Query query{.collective = Collective::kAllreduce, .bytes = bytes, .dtype = DType::kFloat32};
-      for (Chooser::Choice choice = chooser.choose(query, 1, true); choice.trial != nullptr;
-           choice = chooser.choose(query, 1, true)) {
+      for (Chooser::Choice choice = chooser.choose(query, 1); choice.trial != nullptr;
+           choice = chooser.choose(query, 1)) {
         if (!chooser.measured(choice, 1'000'000)) continue;
         const std::span<double> numbers = chooser.numbers(*choice.trial, paces[0]);
         for (Rank rank = 0; rank < 7; ++rank) {
@@ -230,7 +230,7 @@ TEST_CASE("paces: a host that becomes slow when all has been tried is named as w
   const auto run = [&](int operations) {
     std::string_view name;
     for (int i = 0; i < operations; ++i) {
-      const Chooser::Choice choice = chooser.choose(query, 1, true);
+      const Chooser::Choice choice = chooser.choose(query, 1);
       name = choice.name();
       if (choice.trial == nullptr || !chooser.measured(choice, 1'000'000)) continue;
       ++surveys;
@@ -262,7 +262,7 @@ TEST_CASE("paces: large data shows what the network is like until somebody knows
   const auto surveys = [&](int knows) -> std::pair<int, bool> {
     Chooser chooser(Planner(one_rank_a_host(8), 0, {}), {});
     for (int done = 0; done < 100; ++done) {
-      const Chooser::Choice choice = chooser.choose(query, 1, true);
+      const Chooser::Choice choice = chooser.choose(query, 1);
       if (choice.trial == nullptr) return {done, false};
       if (!chooser.measured(choice, 1'000'000)) return {done, true};
       chooser.numbers(*choice.trial, {.bytes_per_s = done + 1 >= knows ? kTenGigabit : 0, .latency_s = 25e-6});
@@ -283,7 +283,7 @@ TEST_CASE("paces: what somebody has told of the network stands, whatever transfe
   CHECK(learnt(told, paces) == told.links);
   // Nothing has to be found out first, and the cables are planned for.
   Chooser chooser(Planner(told, 0, {}), {});
-  CHECK(chooser.choose(query, 1, true).name() == "packed_trees");
+  CHECK(chooser.choose(query, 1).name() == "packed_trees");
   Topology alike = one_rank_a_host(4);
   alike.links.told = true;
   CHECK(learnt(alike, {{1e6, 0}, {1e8, 0}, {1e8, 0}, {1e8, 0}}).even());

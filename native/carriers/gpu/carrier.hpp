@@ -41,7 +41,7 @@ class GpuCarrier final : public engine::Carrier {
   std::size_t bucket_bytes() const override { return config_.settings.fusion_threshold_bytes; }
   bool fuses(const engine::Task& bucket, const engine::Descriptor& descriptor,
              const engine::Operation* own) const override;
-  bool queue(const engine::Task& task) override {
+  bool queue(engine::Task& task) override {
     launcher_of(task.descriptor()).expect();
     return true;
   }

@@ -21,6 +21,11 @@ bool same_bucket(const Descriptor& a, const Descriptor& b) {
   return a.dtype == b.dtype && a.op == b.op && host_scales(a, 1).result == host_scales(b, 1).result;
 }
 
+// What is more urgent than all that has no priority would wait in the order of that, to be tried.
+bool shares_trials(const Task& task) {
+  return task.priority < 0 && task.descriptor().collective == Collective::kAllreduce;
+}
+
 }  // namespace
 
 PlanCarrier::PlanCarrier(engine::CarrierConfig config, std::vector<std::unique_ptr<plan::Backend>> backends,
@@ -68,7 +73,17 @@ bool PlanCarrier::fuses(const Task& bucket, const Descriptor& descriptor, const 
   return same_bucket(bucket.descriptor(), descriptor);
 }
 
-bool PlanCarrier::queue(const Task& task) {
+bool PlanCarrier::queue(Task& task) {
+  if (keeps_order(task)) return true;
+  task.tried = shares_trials(task) && chooser_.lets_in(query_of(task));
+  return task.tried;
+}
+
+bool PlanCarrier::may_start(const Task& task) const {
+  return !shares_trials(task) || !chooser_.is_trying(query_of(task));
+}
+
+bool PlanCarrier::keeps_order(const Task& task) const {
   // These stay in the order of their release: what shares the lane's buffer, and what others carry out, who want to see
   // the same order on every rank. Messages from memory to memory meet in the order of the runs, too.
   return (task.descriptors.size() > 1 && !packs_apart(task)) || slices(task) || chooser_.has_others() ||
@@ -83,6 +98,20 @@ bool PlanCarrier::slices(const Task& task) const {
          (task.bucket || !task.registered) && size() > 2 && config_.topology.single_host() &&
          fusion_.arena != nullptr && config_.topology.serving == 0 &&
          fusion_.bytes_per_lane >= config_.settings.slice_bytes;
+}
+
+void PlanCarrier::describe(plan::Query& query, const Descriptor& descriptor) const {
+  query.dtype = descriptor.dtype;
+  query.op = engine::summing(descriptor.op);
+  query.deterministic = config_.settings.deterministic;
+  // Shared memory is quicker than quantising; and what is rounded by blocks depends on where these begin.
+  if (!config_.topology.single_host() && !query.deterministic) query.compression = descriptor.compression;
+}
+
+plan::Query PlanCarrier::query_of(const Task& task) const {
+  plan::Query query{.collective = Collective::kAllreduce, .bytes = task.bytes};
+  describe(query, task.descriptor());
+  return query;
 }
 
 std::unique_ptr<engine::Run> PlanCarrier::start(Task& task) { return std::make_unique<HostRun>(*this, task); }

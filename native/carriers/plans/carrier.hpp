@@ -36,7 +36,8 @@ class PlanCarrier final : public engine::Carrier {
   std::size_t partition_bytes() const override;
   bool fuses(const engine::Task& bucket, const engine::Descriptor& descriptor,
              const engine::Operation* own) const override;
-  bool queue(const engine::Task& task) override;
+  bool queue(engine::Task& task) override;
+  bool may_start(const engine::Task& task) const override;
   void offer(std::span<const std::byte> offer) override;
   std::unique_ptr<engine::Run> start(engine::Task& task) override;
   bool make_way(int lane) override;
@@ -51,6 +52,10 @@ class PlanCarrier final : public engine::Carrier {
   bool packs_apart(const engine::Task& task) const;
   // Whether the task's only tensor goes through the fusion buffer slice by slice.
   bool slices(const engine::Task& task) const;
+  bool keeps_order(const engine::Task& task) const;
+  void describe(plan::Query& query, const engine::Descriptor& descriptor) const;
+  // What an allreduce between hosts asks for.
+  plan::Query query_of(const engine::Task& task) const;
 
   engine::CarrierConfig config_;
   FusionBuffers fusion_;

@@ -75,7 +75,7 @@ void HostRun::place_input(const plan::Plan* plan, plan::Operands& operands) {
 bool HostRun::sums_from_inputs(plan::Query query) {
   if (!reads_registered() || config().topology.serving > 0) return false;
   query.inputs_ready = true;
-  describe(query);
+  carrier_.describe(query, descriptor());
   return std::any_of(task_.contributions.begin(), task_.contributions.end(),
                      [](const auto& c) { return c.location != c.input_location(); }) &&
          carrier_.chooser_.choose_plan(query).sums_at_once();
@@ -202,7 +202,7 @@ void HostRun::start_reducescatter() {
 bool HostRun::reduces_in_place(plan::Query query) {
   if (!reads_registered()) return false;
   query.registered = query.inputs_ready = true;
-  describe(query);
+  carrier_.describe(query, descriptor());
   return carrier_.chooser_.choose_plan(query).one_sided;
 }
 

@@ -107,27 +107,21 @@ bool HostRun::copy_piece(std::optional<Copy>& rest, std::size_t most) const {
   return true;
 }
 
-void HostRun::describe(plan::Query& query) const {
-  query.dtype = task_.descriptor().dtype;
-  query.op = summing(task_.descriptor().op);
-  query.deterministic = config().settings.deterministic;
-  // Shared memory is quicker than quantising; and what is rounded by blocks depends on where these begin.
-  if (!config().topology.single_host() && !query.deterministic) query.compression = task_.descriptor().compression;
-}
-
 // Whoever serves takes part in the trials of allreduces, and knows nothing of others.
 plan::Chooser::Choice HostRun::choose(const plan::Query& query) {
   plan::Chooser& chooser = carrier_.chooser_;
   const bool others_know = query.collective == Collective::kAllreduce || config().topology.serving == 0;
   if (!others_know) return {.plan = &chooser.choose_plan(query)};
-  return chooser.choose(query, task_.lane, task_.priority == 0);
+  if (task_.tried) return chooser.choose(query, plan::Chooser::kPriorityLane);
+  if (task_.priority == 0) return chooser.choose(query, task_.lane);
+  return task_.priority < 0 ? chooser.choose_found(query) : plan::Chooser::Choice{.plan = &chooser.choose_plan(query)};
 }
 
 // `blocks`: elements of each member's block, where blocks differ; empty: the data is divided evenly.
 void HostRun::run(plan::Query query, plan::Operands operands, const std::vector<std::uint64_t>& blocks,
                   const std::vector<std::uint64_t>& input_blocks) {
   const Descriptor& descriptor = task_.descriptor();
-  describe(query);
+  carrier_.describe(query, descriptor);
   // Between hosts it changes nothing, and hosts may differ in it, as servers may: the choice must not.
   const bool served = query.collective == Collective::kAllreduce && config().topology.serving > 0;
   if (!config().topology.single_host() || served) query.registered = query.inputs_ready = false;
@@ -213,6 +207,7 @@ plan::PortPace HostRun::quickest_pace() const {
 // What the operations get when all has run.
 void HostRun::finish() {
   const Nanoseconds ran_at = now();
+  if (task_.tried) carrier_.chooser_.note_end(carrier_.query_of(task_));
   if (packed_ != nullptr && !sliced_) unpack();
   if (descriptor().collective == Collective::kReduceScatter && task_.parts.empty() && work_.data() != nullptr) {
     take_own_block();

@@ -63,7 +63,6 @@ class HostRun final : public engine::Run {
   plan::Chooser::Choice choose(const plan::Query& query);
   void run(plan::Query query, plan::Operands operands, const std::vector<std::uint64_t>& blocks = {},
            const std::vector<std::uint64_t>& input_blocks = {});
-  void describe(plan::Query& query) const;
   void run_plan(const plan::Plan& plan, plan::Operands operands);
   bool agree_on_trial();
   plan::PortPace quickest_pace() const;

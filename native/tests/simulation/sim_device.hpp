@@ -79,7 +79,7 @@ class SimDeviceCarrier final : public engine::Carrier {
   std::size_t bucket_bytes() const override { return bucket_bytes_; }
   bool fuses(const engine::Task& bucket, const engine::Descriptor& descriptor,
              const engine::Operation* own) const override;
-  bool queue(const engine::Task&) override { return true; }
+  bool queue(engine::Task&) override { return true; }
   bool completes_at_launch() const override { return true; }
   std::unique_ptr<engine::Run> start(engine::Task& task) override;
   void progress() override;

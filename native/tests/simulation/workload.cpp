@@ -338,14 +338,14 @@ Workload draw_ranks_and_phases(Draw& draw) {
   std::iota(workload.sets[0].begin(), workload.sets[0].end(), 0);
   std::vector<std::size_t> present{0};
   std::vector<std::size_t> removed;
-  if (draw.one_in(10)) {  // a loop of steps: plans are tried
+  if (draw.one_in(10)) {  // a loop of steps: plans are tried, and what has a priority comes after its trials
     draw_phase(draw, workload, present, removed);
     std::erase_if(workload.phases[0].requests, [](const Request& request) { return !request.fits(); });
     Phase step = workload.phases[0];
     workload.phases[0].removed.clear();
     step.added.clear();
     step.removed.clear();
-    for (int repeat = 0; repeat < 10; ++repeat) {
+    for (int repeat = 0; repeat < 20; ++repeat) {
       for (Request& request : step.requests) ++request.salt;
       workload.phases.push_back(step);
     }
