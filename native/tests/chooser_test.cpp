@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <mutex>
 #include <set>
 #include <span>
@@ -340,6 +341,43 @@ TEST_CASE("chooser: ranks on several hosts try the same plans and settle on one"
   CHECK(prioritised[0].size() == kSteps);
   CHECK(std::set(prioritised[0].begin(), prioritised[0].end()).size() > 1);
   for (const auto& own : prioritised) CHECK(own == prioritised[0]);
+}
+
+TEST_CASE("chooser: pieces with a priority wait on each rank until the first of them have been tried there") {
+  constexpr int kRanks = 4;
+  ClusterOptions options{.ranks = kRanks, .host_of = {0, 1, 2, 3}};
+  options.settings.timeout = 20 * kSecond;
+  options.settings.execution.partition_bytes = 8 << 10;
+  Cluster cluster(std::move(options));
+  cluster.run([&](Rank rank) {
+    cluster.runtime(rank).start_timeline();
+    std::vector<float> values(96 * 2048);  // pieces of one size
+    const engine::Array array{reinterpret_cast<std::byte*>(values.data()), engine::Shape::of(std::array{values.size()}),
+                              DType::kFloat32};
+    for (int step = 0; step < 3; ++step) {
+      std::fill(values.begin(), values.end(), static_cast<float>(rank));
+      const engine::Call call{
+          .collective = Collective::kAllreduce, .name = "values", .op = ReduceOp::kSum, .priority = -1};
+      const auto operation = engine::make_operation(call, array, &array);
+      cluster.runtime(rank).run(operation, {});
+      if (operation->error) throw *operation->error;
+      CHECK(std::ranges::all_of(values, [](float value) { return value == 6.0F; }));
+    }
+    int tried = 0;
+    Nanoseconds all_tried = 0;
+    Nanoseconds first_of_others = std::numeric_limits<Nanoseconds>::max();
+    for (const engine::Span& span : cluster.runtime(rank).stop_timeline()) {
+      if (span.channel != -1 || span.lane == engine::kProgramLane) continue;
+      if (span.lane == transport::kFirstDataLane) {
+        tried += span.activity == "queue" ? 1 : 0;
+        all_tried = std::max(all_tried, span.end);
+      } else if (span.activity == "queue") {
+        first_of_others = std::min(first_of_others, span.end);  // when it began
+      }
+    }
+    CHECK(tried > 1);
+    CHECK(first_of_others >= all_tried);
+  });
 }
 
 TEST_CASE("chooser: a rank is not lost while a library holds it for longer than it may be silent") {

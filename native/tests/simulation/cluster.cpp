@@ -56,7 +56,7 @@ Cluster::Cluster(const Workload& workload, std::vector<Fault> faults, Draw& draw
   if (workload.registered_memory) {
     options.host_of = workload.host_of;
     options.reserved_bytes = 3 * workload.fusion_bytes;
-    options.arena_bytes = 4 << 20;
+    options.arena_bytes = 8 << 20;
   }
   network_ = std::make_unique<transport::SimNetwork>(nodes(), draw.generator()(), options);
   if (draw.one_in(2)) connect_along_tree();
