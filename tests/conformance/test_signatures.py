@@ -30,7 +30,11 @@ SURFACES = {
     # Arrays of JAX do not change.
     "ringcore_jax": ("jax", {"compression"}, IN_PLACE | FOR_ONE),
     # A graph goes on with what does not need a result; tensors do not change, variables do.
-    "ringcore_tensorflow": ("tensorflow", {"compression"}, WITHOUT_PROMISES | FOR_ONE | IN_PLACE - {"broadcast_"}),
+    "ringcore_tensorflow": (
+        "tensorflow",
+        {"priority", "compression"},
+        WITHOUT_PROMISES | FOR_ONE | IN_PLACE - {"broadcast_"},
+    ),
     # All operations are tasks of MXNet's engine, which has priorities.
     "ringcore_mxnet": ("mxnet", {"priority", "compression"}, WITHOUT_PROMISES | FOR_ONE),
 }

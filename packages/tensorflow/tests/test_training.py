@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import ringcore_tensorflow as ring
 import tensorflow as tf
-from support.on_ranks import THREE_OVER_TCP, TWO, on
+from ringcore import adapter
+from support.on_ranks import THREE_OVER_TCP, TWO, TWO_OVER_TCP, on
 from support.values import distance, same_everywhere
 
 # Twenty steps of float32 sums in another order; gradients and weights are about 1.
@@ -67,6 +68,55 @@ def test_ranks_train_like_one_with_all_their_batches(kind: str, options: dict[st
     for expected, found in zip(alone, together, strict=True):
         assert distance(expected, found) < ROUNDING
     assert same_everywhere([weight.tobytes() for weight in together])
+
+
+@on(TWO, TWO_OVER_TCP)
+def test_what_the_next_forward_needs_first_is_the_most_urgent() -> None:
+    variables = [tf.Variable(tf.ones([1 << 20]), name=f"v{i}") for i in range(4)]  # each of them fills a bucket
+
+    @tf.function
+    def step() -> Any:
+        with ring.DistributedGradientTape(tf.GradientTape(), name="urgent", check_weights=False) as tape:
+            loss = sum(tf.reduce_sum(variable) for variable in variables)
+        return tape.gradient(loss, variables)
+
+    nodes = [node for node in step.get_concrete_function().graph.get_operations() if node.type == "RingcoreAllreduce"]
+    names = [bytes(tf.get_static_value(node.inputs[0])).decode() for node in nodes]
+    priorities = dict(zip(names, (node.get_attr("priority") for node in nodes), strict=True))
+    assert priorities == {f"urgent.v{i}": -1 - i for i in range(4)}
+    runtime = adapter.context().runtime
+    runtime.start_timeline()
+    step()
+    # What has no priority is dealt out to several lanes, and what has one shares a lane, where it is put in order.
+    lanes = {lane for _, activity, lane, *_ in runtime.stop_timeline() if activity == "queue"}
+    assert len(lanes) == 1
+    ring.barrier()
+
+
+@on(TWO, TWO_OVER_TCP)
+def test_a_step_written_out_begins_before_the_last_gradient_of_the_one_before_has_come() -> None:
+    """Rank 1 submits by hand what rank 0's function does, and withholds a gradient until the second step has begun."""
+    if ring.rank() == 0:
+        first, last = tf.Variable(1.0, name="first"), tf.Variable(1.0, name="last")
+
+        @tf.function
+        def steps() -> Any:
+            for number in range(2):
+                begun = ring.allreduce(first, name="begun") if number == 1 else None
+                tape = ring.DistributedGradientTape(tf.GradientTape(), name="step", groups=2, check_weights=False)
+                with tape:
+                    loss = tf.sin(first) * last
+                for variable, gradient in zip((first, last), tape.gradient(loss, [first, last]), strict=True):
+                    variable.assign_sub(gradient)
+            return begun
+
+        steps()
+        ring.barrier()
+        return
+    priorities = {"step.first": -1, "begun": 0, "step.last": -2, "step.first.1": -1, "step.last.1": -2}
+    for name, priority in priorities.items():
+        ring.allreduce(tf.constant(1.0), name=name, priority=priority)
+    ring.barrier()
 
 
 @on(TWO, THREE_OVER_TCP)

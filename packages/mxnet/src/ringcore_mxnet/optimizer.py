@@ -146,7 +146,8 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         for i, gradient in zip(index, grad, strict=True) if several else [(index, grad)]:
             number = i if isinstance(i, int) else 0
             allreduce_(
-                gradient, op=Average, name=f"gradient.{self.idx2name.get(i, i)}", priority=-1 - number,
-                prescale_factor=self._ring["prescale_factor"], postscale_factor=self._ring["postscale_factor"],
+                gradient, op=Average, name=f"gradient.{self.idx2name.get(i, i)}",
+                priority=adapter.priority_of(number), prescale_factor=self._ring["prescale_factor"],
+                postscale_factor=self._ring["postscale_factor"],
                 process_set=process_set, compression=self._ring["compression"],
             )  # fmt: skip

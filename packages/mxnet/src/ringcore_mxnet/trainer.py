@@ -110,7 +110,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
                     f"'{param.name}' lies on {len(others) + 1} devices; a rank has one: start more ranks"
                 )
             name = f"{self._ring_prefix}.{i}.{without_numbers(param.name)}"
-            (dense if gradient.stype == "default" else rows).append((name, -1 - position, gradient))
+            (dense if gradient.stype == "default" else rows).append((name, adapter.priority_of(position), gradient))
         if isinstance(self._ring_compression, adapter.Exchange):
             self._exchange(dense, self._ring_compression)
         else:

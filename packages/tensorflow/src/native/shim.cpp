@@ -144,6 +144,7 @@ struct Kernel {
   std::int64_t prescale = std::bit_cast<std::int64_t>(1.0);
   std::int64_t postscale = std::bit_cast<std::int64_t>(1.0);
   std::int64_t compression = RINGCORE_COMPRESSION_NONE;
+  std::int64_t priority = 0;
   std::int64_t keeps_inputs = 0;  // results lie elsewhere: in an elastic job they may have to be made again
   std::int64_t what = kRank;
 
@@ -180,6 +181,7 @@ class NodeRun {
     options.op = static_cast<int>(kernel_.op);
     options.root = static_cast<int>(kernel_.root);
     options.process_set = static_cast<int>(kernel_.process_set);
+    options.priority = static_cast<int>(kernel_.priority);
     options.blocking = kernel_.mode == kEager ? 1 : 0;
     options.prescale = std::bit_cast<double>(kernel_.prescale);
     options.postscale = std::bit_cast<double>(kernel_.postscale);
@@ -408,6 +410,7 @@ void* create(TF_OpKernelConstruction* construction) {
   }
   if constexpr (kCollective == RINGCORE_ALLREDUCE) {
     read("compression", kernel->compression);
+    read("priority", kernel->priority);
     read("keeps_inputs", kernel->keeps_inputs);
   }
   if constexpr (kCollective == RINGCORE_BROADCAST) read("root", kernel->root);
@@ -493,7 +496,8 @@ bool find_functions() {
                create<RINGCORE_ALLREDUCE>,
                {"tensors: Ts"},
                {"results: Ts"},
-               {list, "op: int", "prescale: int", "postscale: int", "compression: int = 0", "keeps_inputs: int = 0"},
+               {list, "op: int", "prescale: int", "postscale: int", "compression: int = 0", "priority: int = 0",
+                "keeps_inputs: int = 0"},
                same_shapes});
   register_op({"RingcoreReducescatter",
                create<RINGCORE_REDUCESCATTER>,

@@ -98,6 +98,7 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    priority: int = 0,
     compression: type[Compressor] | str = Compression.none,
 ) -> Any:
     """Reduce a tensor over all ranks; every rank gets the same bits in a new tensor.
@@ -111,6 +112,8 @@ def allreduce(
         prescale_factor: Multiplied into the tensor before the reduction.
         postscale_factor: Multiplied into the result.
         process_set: The ranks that take part.
+        priority: The larger, the sooner, of operations of a graph that are under way at once; on the CPU, and not over
+            MPI, it overtakes what has begun.
         compression: What is sent: see `Compression`.
 
     Raises:
@@ -126,7 +129,9 @@ def allreduce(
 
         factor = prescale_factor * postscale_factor
         return sparse.allreduce(tensor, op=op, name=name, factor=factor, process_set=process_set)
-    (result,) = _reduce([tensor], "allreduce", op, name, prescale_factor, postscale_factor, process_set, compression)
+    (result,) = _reduce(
+        [tensor], "allreduce", op, name, prescale_factor, postscale_factor, process_set, compression, priority
+    )
     return result
 
 
@@ -139,12 +144,15 @@ def grouped_allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    priority: int = 0,
     compression: type[Compressor] | str = Compression.none,
 ) -> list[tf.Tensor]:
     """`allreduce` of several tensors that are released together: all of them run, or none."""
     if not tensors:
         return []
-    return _reduce(tensors, "grouped_allreduce", op, name, prescale_factor, postscale_factor, process_set, compression)
+    return _reduce(
+        tensors, "grouped_allreduce", op, name, prescale_factor, postscale_factor, process_set, compression, priority
+    )
 
 
 def _reduce(
@@ -156,6 +164,7 @@ def _reduce(
     postscale_factor: float,
     process_set: ProcessSet,
     compression: type[Compressor] | str,
+    priority: int,
 ) -> list[tf.Tensor]:
     with _prepared(kind, name, process_set) as (text, mode):
         given = [_as_tensor(tensor) for tensor in tensors]
@@ -169,6 +178,7 @@ def _reduce(
             return _adasum(sent, text, prescale_factor * postscale_factor, process_set)
         options = {
             **_reduction(op, prescale_factor, postscale_factor), "compression": compressor.code_for(*sent),
+            "priority": priority,
             "keeps_inputs": int(adapter.is_elastic()),  # to be reduced again when a rank is lost
         }  # fmt: skip
         results: list[tf.Tensor] = _start(ops.ringcore_allreduce, text, mode, process_set, sent, **options)

@@ -59,7 +59,8 @@ class Tape:
 
         Args:
             target: The loss of this rank.
-            sources: Variables or tensors, in any nest; the same on every rank.
+            sources: Variables or tensors, in any nest; the same on every rank. In a graph the gradients of the first
+                ones overtake those of the last ones: in the order in which a forward needs them they hide the most.
             output_gradients: See `tf.GradientTape.gradient`.
             options: `unconnected_gradients`.
 
@@ -148,7 +149,7 @@ def DistributedGradientTape(  # noqa: N802 - the field's name for it
     """
     reduction = Reduction(
         name=name, op=op, compression=compression, gradient_predivide_factor=gradient_predivide_factor, groups=groups,
-        sparse_as_dense=sparse_as_dense, process_set=process_set, check_weights=check_weights,
+        sparse_as_dense=sparse_as_dense, process_set=process_set, check_weights=check_weights, has_order=True,
     )  # fmt: skip
     return Tape(gradtape, reduction, scale_local_gradients)
 

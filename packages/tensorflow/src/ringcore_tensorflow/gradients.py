@@ -32,6 +32,8 @@ class Reduction:
         sparse_as_dense: Reduce `tf.IndexedSlices` as dense tensors.
         process_set: The ranks that train together.
         check_weights: Compare the variables of all ranks, once, when they have gradients for the second time.
+        has_order: In a graph let the gradients of the first variables overtake those of the last ones: where it has
+            several steps, the next one needs these first.
     """
 
     name: str = "gradients"
@@ -42,6 +44,7 @@ class Reduction:
     sparse_as_dense: bool = False
     process_set: ProcessSet = global_process_set
     check_weights: bool = False
+    has_order: bool = False
 
     def __post_init__(self) -> None:
         Compression.chosen(self.compression)
@@ -54,7 +57,7 @@ class Reduction:
 
         Args:
             gradients: Tensors, `tf.IndexedSlices`, or None, which stays None. On every rank the same kinds of the same
-                shapes.
+                shapes. In the order in which a forward needs the variables.
             names: Of the variables, for errors; the same on every rank.
         """
         results = list(gradients)
@@ -66,13 +69,17 @@ class Reduction:
             elif gradient is not None:
                 results[i] = tf.convert_to_tensor(gradient)
                 whole.append(i)
-        for bucket in self._buckets(whole, results):
+        buckets = self._buckets(whole, results)
+        # In eager mode each one is waited for before the next one begins, and a single one has nobody to overtake.
+        has_order = self.has_order and len(buckets) > 1 and not tf.executing_eagerly()
+        for bucket in buckets:
             first, last = names[bucket[0]], names[bucket[-1]]
             title = first if len(bucket) == 1 else f"{first}..{last}"
             reduced = dense.grouped_allreduce(
                 [results[i] for i in bucket], op=self.op, name=once_in_graph(f"{self.name}.{title}"),
                 compression=self.compression, prescale_factor=1.0 / self.gradient_predivide_factor,
                 postscale_factor=self.gradient_predivide_factor, process_set=self.process_set,
+                priority=adapter.priority_of(bucket[0]) if has_order else 0,
             )  # fmt: skip
             for i, result in zip(bucket, reduced, strict=True):
                 results[i] = result

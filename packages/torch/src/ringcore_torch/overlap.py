@@ -47,9 +47,9 @@ class ForwardOverlap:
     def begin_anew(self) -> None:
         """The buckets are others; no update is to be made."""
         self._used.clear()
-        for index, bucket in enumerate(self._reducer.buckets):
-            # Until it is known what is used first: the first layers are in the last one.
-            bucket.priority = index - len(self._reducer.buckets)
+        # Until it is known what is used first: the first layers are in the last one.
+        for place, bucket in enumerate(reversed(self._reducer.buckets)):
+            bucket.priority = adapter.priority_of(place)
 
     def defers(self, closure: object) -> bool:
         """Whether this step's updates wait for their use; where they cannot, says why, once."""
@@ -97,7 +97,7 @@ class ForwardOverlap:
         """What was used first is the most urgent, from now on."""
         if len(self._used) == len(self._reducer.buckets):
             for place, bucket in enumerate(self._used):
-                bucket.priority = -1 - place
+                bucket.priority = adapter.priority_of(place)
 
     def settle_one(self, update: Update) -> None:
         """Wait for a bucket's averages, and step it."""

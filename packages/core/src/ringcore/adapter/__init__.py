@@ -54,6 +54,7 @@ from ringcore.adapter.gradients import (
     dealt_out,
     has_room_to_overlap,
     keep_freed_memory,
+    priority_of,
 )
 from ringcore.adapter.objects import gather_bytes
 from ringcore.adapter.refusals import refusing, title_of
@@ -165,6 +166,7 @@ __all__ = [
     "launched_by_mpi",
     "name_or_next",
     "nodes_of",
+    "priority_of",
     "process_set_id_of",
     "rank_and_size",
     "reduce",

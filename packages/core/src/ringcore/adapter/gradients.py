@@ -103,6 +103,18 @@ def dealt_evenly(sizes: Sequence[int], parts: int) -> list[list[int]]:
     return [list(range(*pair)) for pair in itertools.pairwise([*borders, len(sizes)])]
 
 
+def priority_of(place: int) -> int:
+    """How urgent a gradient is: the sooner the next forward needs its parameter, the more.
+
+    All of them are less urgent than what has no priority, such as the statistics of a layer that waits for them.
+
+    Args:
+        place: Of the parameter, in the order in which a forward needs them; 0 is the first. Of several gradients that
+            go together, the first one's.
+    """
+    return -1 - place
+
+
 def has_room_to_overlap(threads: int) -> bool:
     """Whether a reduction that is started during backward runs beside it, and does not only take turns with it.
 
