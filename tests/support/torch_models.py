@@ -11,8 +11,8 @@ from support.on_ranks import Start
 
 # Ranks that share no memory are hosts of their own, and between hosts the first operations of a size try several
 # plans. Which of them is the quickest differs from run to run, and each adds three numbers up in an order of its own:
-# so two trainings without any overlap have other bits as well. What has a priority takes part in no trial, so that
-# its plan may be another one. The sum of two numbers has one order.
+# so two trainings without any overlap have other bits as well. What has a priority is tried apart, so that its
+# plan may be another one. The sum of two numbers has one order.
 THREE_IN_ORDER = Start(3, "tcp", variables=(("RINGCORE_DETERMINISTIC", "1"),))
 
 
