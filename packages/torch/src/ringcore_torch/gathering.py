@@ -9,7 +9,7 @@ import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 
-from ringcore import RingcoreError
+from ringcore import RingcoreError, adapter
 
 from ringcore_torch.flat import FlatParameters, Wait
 from ringcore_torch.pending import hide, show
@@ -59,7 +59,7 @@ class ForwardGathers:
         self._follow_first_forward()
         with self._giving_up_on_errors():
             for place, flat in enumerate(self._flats):
-                gather = Gather(flat, self, flat.start_allgather(priority=-1 - place))
+                gather = Gather(flat, self, flat.start_allgather(priority=adapter.priority_of(place)))
                 self._gathers.append(gather)
                 hide(flat.parameters, gather)
         if reason := why_not_now():
