@@ -198,8 +198,10 @@ void Negotiation::decide_round(std::vector<Decision>& decisions) {
   touched_.erase(std::unique(touched_.begin(), touched_.end()), touched_.end());
   for (const auto& [order, name_hash] : touched_) settle(name_hash, decisions);
   detect_deadlock(decisions);
-  // Somebody waits, or has waited before for something that is complete only now.
+  // Somebody waits, or has waited before for something that is complete only now. What a join completes was announced long
+  // before, and whoever waits for it may have said so when it was in no bucket.
   flush =
+      join ||
       std::any_of(decisions.begin() + static_cast<std::ptrdiff_t>(before), decisions.end(),
                   [](const Decision& d) { return d.kind == Decision::Kind::kRelease && d.release.any_has(kFlush); }) ||
       flush;

@@ -275,6 +275,7 @@ MUTANTS = [
            "         plan.compression == query.compression &&", "        "),
     Mutant("what is quantised is taken twice", "carriers/plans/receiving.cpp",
            "std::exchange(state.taken_values, arrived);", "state.taken_values;"),
+    Mutant("a join closes no bucket", "engine/decisions.cpp", "      join ||\n      std::any_of(", "      std::any_of("),
     Mutant("buckets mix what some ranks have joined in", "engine/schedule.cpp",
            " && bucket->absent == release.absent();", ";"),
     Mutant("the prescale is lost in slices", "carriers/plans/packing.cpp",

@@ -44,6 +44,24 @@ TEST_CASE("a join that nobody will end any more decides nothing, whatever is ann
   CHECK(decisions.empty());
 }
 
+TEST_CASE("what a join completes stays in no bucket, though nobody has anything to say any more") {
+  Negotiation negotiation({0, 1}, 0);
+  std::vector<Decision> decisions;
+  negotiation.append(0, entry_for(tensor("x")));
+  negotiation.append(0, Entry{.type = RecordType::kNoop, .flags = kFlush});  // of other operations
+  for (int round = 0; round < 2; ++round) negotiation.append(1, Entry{.type = RecordType::kNoop});
+  negotiation.decide(decisions);
+  REQUIRE(decisions.size() == 1);
+  CHECK(decisions[0].kind == Decision::Kind::kFlush);
+  decisions.clear();
+  negotiation.append(0, Entry{.type = RecordType::kNoop});
+  negotiation.append(1, Entry{.type = RecordType::kJoin});
+  negotiation.decide(decisions);
+  REQUIRE(decisions.size() == 2);
+  CHECK(decisions[0].kind == Decision::Kind::kRelease);
+  CHECK(decisions[1].kind == Decision::Kind::kFlush);
+}
+
 TEST_CASE("a refusal is this rank's part of one use of the name, and fails that use and no other") {
   const auto x = tensor("x");
   Entry refusal{.type = RecordType::kRefused, .name_hash = x->name_hash()};
