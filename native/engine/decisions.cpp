@@ -200,11 +200,11 @@ void Negotiation::decide_round(std::vector<Decision>& decisions) {
   detect_deadlock(decisions);
   // Somebody waits, or has waited before for something that is complete only now. What a join completes was announced long
   // before, and whoever waits for it may have said so when it was in no bucket.
-  flush =
-      join ||
-      std::any_of(decisions.begin() + static_cast<std::ptrdiff_t>(before), decisions.end(),
-                  [](const Decision& d) { return d.kind == Decision::Kind::kRelease && d.release.any_has(kFlush); }) ||
-      flush;
+  flush = std::any_of(decisions.begin() + static_cast<std::ptrdiff_t>(before), decisions.end(),
+                      [join](const Decision& d) {
+                        return d.kind == Decision::Kind::kRelease && (join || d.release.any_has(kFlush));
+                      }) ||
+          flush;
   if (flush) {
     Decision close;
     close.kind = Decision::Kind::kFlush;
