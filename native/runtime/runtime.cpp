@@ -99,12 +99,12 @@ void Runtime::submit(const std::shared_ptr<engine::Operation>& operation, const 
   if (!prepare_to_submit(lock, interrupted)) return;
   ++submits_;
   // The progress thread is about to look, at the latest in kGatherBurst: what comes until then goes out together.
-  const bool held = gathering_ && waiters_ == 0 && !operation->descriptor.captured;
+  const bool held = gathering_ && waiters_ == 0;
   engine_.submit(operation, held);
-  if (held) return;
-  if (operation->descriptor.captured) {
+  if (operation->descriptor.captured) {  // as is known now
     return drive([&operation] { return operation->done(); }, kForever, interrupted, lock);
   }
+  if (held) return;
   // What is more goes on beside the caller.
   int turns = 0;
   while (turns < kTurns && engine_.progress()) ++turns;

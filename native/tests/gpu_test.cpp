@@ -277,6 +277,36 @@ TEST_CASE("gpu: what cannot be captured is refused, with the reason and a remedy
   });
 }
 
+TEST_CASE("gpu: what is captured while small tensors gather is in the graph all the same") {
+  use_double();
+  Cluster cluster({.ranks = 2});
+  cluster.run([&](Rank rank) {
+    const Framework framework(rank);
+    Runtime& runtime = cluster.runtime(rank);
+    const device::Memory tensor = framework.filled(std::vector<float>(3, 1));
+    const engine::Array array = framework.array(tensor, DType::kFloat32);
+    submit_and_wait(runtime, engine::make_operation(allreduce("step"), array, &array), framework);
+    std::vector<std::vector<float>> small(16, std::vector<float>(4, 1.0F));
+    for (int round = 0; round < 50; ++round) {
+      std::vector<std::shared_ptr<Operation>> burst;
+      for (std::vector<float>& values : small) {
+        const std::uint64_t count = values.size();
+        const engine::Array host{.data = reinterpret_cast<std::byte*>(values.data()),
+                                 .shape = engine::Shape::of({&count, 1}),
+                                 .dtype = DType::kFloat32};
+        burst.push_back(engine::make_operation(allreduce("small " + std::to_string(burst.size())), host, &host));
+        runtime.submit(burst.back());
+        // In the middle of it: the thread that gathers begins at some moment.
+        if (burst.size() % 4 != 0) continue;
+        Capture graph(framework.stream());
+        submit_and_wait(runtime, engine::make_operation(allreduce("step"), array, &array), framework);
+        REQUIRE(graph.end() == 0);
+      }
+      for (const auto& operation : burst) runtime.wait(*operation, Runtime::kForever, {});
+    }
+  });
+}
+
 // NCCL waits with the end of a communicator until no graph has a collective of it.
 TEST_CASE("gpu: leaving does not wait for the graphs that are still there") {
   use_double();
