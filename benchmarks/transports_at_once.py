@@ -9,6 +9,7 @@ second, medians, least and most. TCP sends in clear text. See docs/adr/0046-one-
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import statistics
 import subprocess
@@ -30,7 +31,10 @@ def rank(folder: Path, seconds: float) -> None:
     values = np.ones(ELEMENTS, np.float32)
     ringcore.allreduce_(values, op=ringcore.Max, name="warm")
     (folder / f"ready.{os.environ['RINGCORE_TRANSPORT']}.{ringcore.rank()}").touch()
+    deadline = time.monotonic() + LIMIT_S
     while not (folder / "go").exists():
+        if time.monotonic() > deadline:
+            raise SystemExit("the other job did not start")
         time.sleep(0.001)
     begin, count, over = time.monotonic(), 0, False
     while not over:
@@ -47,7 +51,8 @@ def rank(folder: Path, seconds: float) -> None:
 
 def rates(transports: tuple[str, ...], seconds: float) -> list[float]:
     """Of a job for each transport, at the same time."""
-    with tempfile.TemporaryDirectory() as name:
+    with contextlib.ExitStack() as stack:
+        name = stack.enter_context(tempfile.TemporaryDirectory())
         folder = Path(name)
         command = [sys.executable, "-m", "ringcore", "run", "-np", "2", sys.executable, __file__, "--rank", name]
         jobs = [
@@ -57,6 +62,8 @@ def rates(transports: tuple[str, ...], seconds: float) -> list[float]:
             )
             for transport in transports
         ]
+        for job in jobs:
+            stack.callback(job.kill)
         deadline = time.monotonic() + LIMIT_S
         while len(list(folder.glob("ready.*"))) < 2 * len(jobs):
             if time.monotonic() > deadline or any(job.poll() for job in jobs):

@@ -15,7 +15,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from ringcore._errors import InvalidArgument, ResourceError, RingcoreError
+from ringcore._errors import BootstrapError, InvalidArgument, ResourceError, RingcoreError
 from ringcore.bootstrap.auth import receive_exactly, send_all
 from ringcore.bootstrap.interfaces import Address, addresses, speed_of
 from ringcore.bootstrap.sockets import dial, listen_at
@@ -249,10 +249,17 @@ class _Survey:
 
 
 def _interfaces(measured: str) -> list[tuple[str, str, float | None]]:
-    """Those of this host that lead to others: name, address, and what the card says; first the one that is measured."""
+    """Those of this host that lead to others: name, address, and what the card says; first the one that is measured.
+
+    They are for whoever reads them: where the system does not tell them, there are none.
+    """
+    try:
+        here = addresses()
+    except BootstrapError:
+        return []
     found = [
         (each.interface, each.ip, speed_of(each.interface))
-        for each in addresses()
+        for each in here
         if not each.is_link_local and not ipaddress.ip_address(each.ip).is_loopback
     ]
     return sorted(found, key=lambda one: one[1] != measured)
