@@ -648,6 +648,8 @@ MUTANTS = [
            "room_[found->second] = std::max(room_[found->second], room);"),
     Mutant("what a chunk is received into is still being sent", "plan/generators/packed.cpp",
            "if (transfer.up) touched_[transfer.chunk] = builder_.last();", ""),
+    Mutant("what has a long way before it goes no earlier", "plan/packing/transfers.cpp",
+           " - haste_ * seconds_ahead(transfer)", ""),
     Mutant("leaves wait for what paces them without end", "plan/packing/transfers.cpp",
            "paced_by_[paced] >= 0 && is_leaf(parents, above)", "false"),
     Mutant("receivers take chunks in the order in which these have departed", "plan/generators/packed.cpp",

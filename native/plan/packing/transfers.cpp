@@ -13,8 +13,9 @@ namespace {
 
 class Scheduler {
  public:
-  Scheduler(const Fabric& fabric, const Forest& forest, bool reduces)
-      : fabric_(fabric), free_(fabric.rates.size(), 0), ready_(fabric.arcs.size()) {
+  Scheduler(const Fabric& fabric, const Forest& forest, bool reduces, double haste)
+      : fabric_(fabric), haste_(haste / forest.seconds), free_(fabric.rates.size(), 0), ready_(fabric.arcs.size()) {
+    for (const Parents& parents : forest.trees) height_of_tree_.emplace(&parents, heights(parents));
     for (std::size_t tree = 0; tree < forest.trees.size(); ++tree) {
       for (std::uint32_t i = 0; i < forest.shares[tree]; ++i) {
         trees_.push_back(&forest.trees[tree]);
@@ -114,7 +115,37 @@ class Scheduler {
     const Transfer transfer = transfer_of(task);
     const auto arc = static_cast<std::size_t>(fabric_.arc(transfer.from, transfer.to) - fabric_.arcs.data());
     if (ready_[arc].empty()) waiting_.insert(arc);
-    ready_[arc].emplace(urgency_[transfer.chunk], task);
+    ready_[arc].emplace(urgency_[transfer.chunk] - haste_ * seconds_ahead(transfer), task);
+  }
+
+  double seconds_through(Rank from, Rank to) const {
+    double slowest = 0;
+    for (const std::uint32_t thing : fabric_.arc(from, to)->through) {
+      slowest = std::max(slowest, 1 / fabric_.rates[thing]);
+    }
+    return slowest;
+  }
+  // By node: of the longest way down from there.
+  std::vector<double> heights(const Parents& parents) const {
+    std::vector<double> heights(parents.size(), 0);
+    for (std::size_t node = 0; node < parents.size(); ++node) {
+      double height = 0;
+      for (auto below = static_cast<Rank>(node); parents[below] >= 0; below = parents[below]) {
+        height += seconds_through(parents[below], below);
+        double& above = heights[parents[below]];
+        above = std::max(above, height);
+      }
+    }
+    return heights;
+  }
+  // Of the longest way from there to the last node that waits for this transfer, itself included.
+  double seconds_ahead(const Transfer& transfer) const {
+    const Parents& parents = tree(transfer.chunk);
+    const std::vector<double>& heights = height_of_tree_.at(&parents);
+    double seconds = seconds_through(transfer.from, transfer.to);
+    Rank turn = transfer.to;
+    for (; transfer.up && parents[turn] >= 0; turn = parents[turn]) seconds += seconds_through(turn, parents[turn]);
+    return seconds + heights[turn];
   }
 
   bool is_free(std::size_t arc) const {
@@ -170,6 +201,8 @@ class Scheduler {
   }
 
   const Fabric& fabric_;
+  const double haste_;  // a second
+  std::map<const Parents*, std::vector<double>> height_of_tree_;
   std::vector<const Parents*> trees_;  // by chunk
   std::vector<int> paced_by_;          // by chunk: the earlier one of its tree whose result comes first
   std::vector<int> paces_;             // by chunk: the later one that it paces
@@ -188,8 +221,8 @@ class Scheduler {
 
 }  // namespace
 
-TransferOrder order_transfers(const Fabric& fabric, const Forest& forest, bool reduces) {
-  return Scheduler(fabric, forest, reduces).run();
+TransferOrder order_transfers(const Fabric& fabric, const Forest& forest, bool reduces, double haste) {
+  return Scheduler(fabric, forest, reduces, haste).run();
 }
 
 TransferOrder played_backwards(TransferOrder broadcast) {

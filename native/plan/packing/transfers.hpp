@@ -35,7 +35,8 @@ struct TransferOrder {
   std::vector<Moment> moments;
   double seconds = 0;  // of chunks of one byte, until the last one has arrived
 };
-TransferOrder order_transfers(const Fabric& fabric, const Forest& forest, bool reduces);
+// With more `haste` what has a long way before it goes earlier than its place in its tree's share says.
+TransferOrder order_transfers(const Fabric& fabric, const Forest& forest, bool reduces, double haste);
 // A sum that goes up to the root is a broadcast that is played backwards, of the reversed fabric.
 TransferOrder played_backwards(TransferOrder broadcast);
 
