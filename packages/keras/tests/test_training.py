@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,6 +10,8 @@ import keras
 import numpy as np
 import pytest
 import ringcore_keras as ring
+from ringcore import adapter
+from ringcore.adapter import tuning
 from support.on_keras import (
     BATCH,
     FOUR,
@@ -65,6 +68,19 @@ def check_two_epochs(kind: str, options: dict[str, Any], **distributed: Any) -> 
 )
 def test_ranks_train_like_one_with_all_their_batches(kind: str, options: dict[str, Any]) -> None:
     check_two_epochs(kind, options)
+
+
+@on(*TWO)
+def test_trials_that_were_asked_for_and_are_not_made_are_told_of_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tuning, "_told", set())
+    current = adapter.context()
+    monkeypatch.setattr(current, "settings", dataclasses.replace(current.settings, autotune=True))
+    for _ in range(2):
+        wrapped = ring.DistributedOptimizer(OPTIMIZERS["sgd"](), check_weights=False)
+        trained(compiled(model(), wrapped), *data(2 * BATCH), BATCH)
+    assert caplog.text.count("RINGCORE_AUTOTUNE does nothing for") == 1
 
 
 @on(*TWO)

@@ -16,7 +16,7 @@ import torch
 from ringcore import adapter
 from ringcore_torch import optimizer
 from ringcore_torch.buckets import dealing
-from ringcore_torch.tuning import Sending
+from ringcore_torch.tuning import Sending, ways
 from support.on_ranks import IN_A_RANK, TWO, TWO_OVER_TCP, Start, on
 
 # Results do not depend on buckets there.
@@ -178,8 +178,8 @@ def test_an_optimizer_that_another_one_has_replaced_averages_nothing_in_other_bu
     assert all(bucket.handle is None and not bucket.touched for bucket in replaced._ring.buckets)
 
 
-def train(model: torch.nn.Module, overlap: Any, steps: int) -> tuple[Any, set[tuple[int, bool]]]:
-    """The optimizer, and all ways in which it has sent gradients: how many buckets, and when."""
+def train(model: torch.nn.Module, overlap: Any, steps: int) -> tuple[Any, set[tuple[int, bool, bool]]]:
+    """The optimizer, and all ways in which it has sent gradients: how many buckets, when, and whether in one order."""
     wrapped: Any = ring.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), model.named_parameters(), overlap=overlap
     )
@@ -189,7 +189,8 @@ def train(model: torch.nn.Module, overlap: Any, steps: int) -> tuple[Any, set[tu
         wrapped.zero_grad(set_to_none=step % 3 != 0)
         model(torch.randn(2, 100, generator=batches)).square().mean().backward()
         wrapped.step()
-        seen.add((len(wrapped._ring.buckets), wrapped._ring.overlaps))
+        buckets = wrapped._ring.buckets
+        seen.add((len(buckets), wrapped._ring.overlaps, all(bucket.priority == 0 for bucket in buckets)))
     return wrapped, seen
 
 
@@ -206,14 +207,27 @@ def test_training_is_the_same_while_ways_are_tried(
     plain = copy.deepcopy(model)
     tuned, seen = train(model, overlap, 60)
     assert tuned._tuner is not None
-    assert len({number for number, _ in seen}) >= 3
-    assert len({overlaps for _, overlaps in seen}) == 2
+    assert len({number for number, _, _ in seen}) >= 3
+    assert len({overlaps for _, overlaps, _ in seen}) == 2
+    assert {in_order for _, _, in_order in seen} == ({True, False} if overlap == "backward" else {False})
     settings(autotune=False)
     without, _ = train(plain, overlap, 60)
     assert without._tuner is None
     for own, other in zip(model.parameters(), plain.parameters(), strict=True):
         assert torch.equal(own, other)
     assert equal_on_all_ranks(model.parameters())
+
+
+@pytest.mark.parametrize(("over_tcp", "has_order"), [(True, False), (True, True), (False, False)])
+def test_more_than_two_buckets_are_sent_at_once_where_that_makes_a_difference(over_tcp: bool, has_order: bool) -> None:
+    parameters = [torch.empty(1 << 18, device="meta") for _ in range(16)]
+    usual = Sending(2 << 20, overlaps=True)
+    tried = ways(parameters, None, usual, over_tcp=over_tcp, has_order=has_order)
+    assert tried[0] == usual
+    at_once = [way for way in tried if way.at_once]
+    assert all(way.overlaps for way in at_once)
+    # All in one bucket is one of the ways, too.
+    assert len(at_once) == (len({way.bucket_bytes for way in tried}) - 1 if over_tcp and not has_order else 0)
 
 
 @pytest.mark.parametrize(("mib", "usual"), [(0.5, 1), (8, 1), (100, 12.5), (1000, 25)])

@@ -38,6 +38,7 @@ def allreduce_gradients(
         process_set: The ranks that train together.
         name: Identifies the operations on all ranks.
     """
+    adapter.tell_untuned("JAX", "a compiled program makes the operations that it was traced with, one after the other")
     leaves, structure = jax.tree.flatten(gradients)
     # Integer parameters have gradients without values.
     floats = [leaf for leaf in leaves if leaf.dtype != jax.dtypes.float0]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import torch
 from ringcore import InvalidArgument, global_process_set
+from ringcore.adapter import tell_untuned
 from ringcore_torch import broadcast_, broadcast_parameters
 from ringcore_torch.compression import Compressor
 from ringcore_torch.memory import keep_freed_memory
@@ -44,6 +45,7 @@ class ModuleSynchronization:
         self._module = weakref.ref(module)
         self._broadcasts_buffers = broadcast_buffers
         self._buffers_differ = False
+        tell_untuned("strategy='ring'", "Lightning says when gradients are averaged, and not where a step ends")
         self._reducer = (
             GradientReducer(named, global_process_set, compression=compression, skip_untouched=True) if named else None
         )

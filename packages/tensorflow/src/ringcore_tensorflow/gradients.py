@@ -60,6 +60,7 @@ class Reduction:
                 shapes. In the order in which a forward needs the variables.
             names: Of the variables, for errors; the same on every rank.
         """
+        adapter.tell_untuned("TensorFlow", "the operations of a function are those that it was traced with")
         results = list(gradients)
         whole: list[int] = []
         for i, gradient in enumerate(gradients):

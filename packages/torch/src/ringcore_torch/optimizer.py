@@ -88,7 +88,9 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def send(self, sending: Sending) -> None:
         """Send gradients like this from the next backward pass on: all ranks do so behind the same step."""
         self._settle()
-        cast(GradientReducer, self._ring).deal_anew(sending.bucket_bytes, overlaps=sending.overlaps)
+        cast(GradientReducer, self._ring).deal_anew(
+            sending.bucket_bytes, overlaps=sending.overlaps, at_once=sending.at_once
+        )
         if self._overlap is not None:
             self._overlap.begin_anew()
 
@@ -253,6 +255,9 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     if broadcast:
         broadcast_parameters(named, root_rank=process_set.ranks[0], process_set=process_set)
         broadcast_optimizer_state(optimizer, root_rank=process_set.ranks[0], process_set=process_set)
+    if isinstance(compressor, Exchange) or op is ReduceOp.ADASUM:
+        what = type(compressor).__name__ if isinstance(compressor, Exchange) else "op=Adasum"
+        adapter.tell_untuned("a DistributedOptimizer", f"{what} sends in a way of its own")
     if isinstance(compressor, Exchange):
         if op is not ReduceOp.AVERAGE or groups is not None or gradient_predivide_factor != 1.0:
             raise InvalidArgument(
@@ -286,7 +291,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     if adapter.context().settings.autotune:
         wrapped._tuner = tuner_of(
             wrapped, parameters, Sending(bucket_bytes, wrapped._ring.overlaps),
-            groups=groups, keeps_errors=error_feedback, process_set=process_set,
+            groups=groups, keeps_errors=error_feedback, has_order=wrapped._overlap is not None, process_set=process_set,
         )  # fmt: skip
     return wrapped
 

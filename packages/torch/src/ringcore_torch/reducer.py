@@ -104,7 +104,7 @@ class GradientReducer:
         if not self.alone and not self._replaced:
             self._hooks.add(self)
 
-    def deal_anew(self, bucket_bytes: int, *, overlaps: bool) -> None:
+    def deal_anew(self, bucket_bytes: int, *, overlaps: bool, at_once: bool = False) -> None:
         """Between two steps, on all ranks between the same: send gradients in other buckets from now on.
 
         Nothing that was lost by a compression may be kept, nor memory to do a step again.
@@ -112,11 +112,15 @@ class GradientReducer:
         Args:
             bucket_bytes: See `GradientReducer`.
             overlaps: Submit a bucket when its last gradient is there, else when backward is done.
+            at_once: Over a network buckets begin while others wait for data, and not two at a time.
         """
         self.abandon()
         self._hooks.remove()
         self.overlaps = overlaps
-        self._deal(f"{self._prefix}.{bucket_bytes}", bucket_bytes)
+        self._deal(f"{self._prefix}.{bucket_bytes}{'.at_once' if at_once else ''}", bucket_bytes)
+        if at_once:
+            for bucket in self.buckets:
+                bucket.priority = adapter.priority_of(0)  # of equal ones the first released is the most urgent
 
     def _on_init(self) -> None:
         """The ranks may be others: what was on its way is lost, and whoever comes has its own weights."""

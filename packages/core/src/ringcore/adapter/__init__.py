@@ -60,7 +60,7 @@ from ringcore.adapter.objects import gather_bytes
 from ringcore.adapter.refusals import refusing, title_of
 from ringcore.adapter.sparse import check_rows, start_allreduce_of_rows
 from ringcore.adapter.starts import first, share_of
-from ringcore.adapter.tuning import Tuner
+from ringcore.adapter.tuning import Tuner, tell_untuned
 from ringcore.adapter.verbs import Verbs
 from ringcore.adapter.virtual import Node, SumTree, nodes_of, seed_of, share_out
 from ringcore.adapter.weights import abstains, check_weights, comparable, different_weights, differing, hash_of
@@ -180,6 +180,7 @@ __all__ = [
     "share_of",
     "share_out",
     "start_allreduce_of_rows",
+    "tell_untuned",
     "title_of",
     "unpickle",
     "version_here",

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from ringcore import Average, Min, Sum
-from ringcore.adapter import ProcessSet, is_elastic, reduce_compressed
+from ringcore.adapter import ProcessSet, is_elastic, reduce_compressed, tell_untuned
 from ringcore_torch import Compression, allreduce, grouped_allreduce, grouped_allreduce_
 from ringcore_torch import allgather as gathered
 from ringcore_torch import reducescatter as scattered
@@ -18,6 +18,7 @@ from ringcore_keras.options import Options
 
 def reduce_gradients(gradients: Sequence[Any], names: Sequence[str], options: Options) -> list[Any]:
     """The gradients of all ranks, in place where they are not compressed."""
+    tell_untuned("Keras on PyTorch", "all gradients go in one operation, when backward is done")
     title = names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}"
     # In an elastic job what the sums are made of stays: they are made again when a rank is lost.
     reduce = partial(
