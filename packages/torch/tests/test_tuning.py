@@ -238,11 +238,16 @@ def test_what_is_sent_behind_backward_is_a_small_part_of_all(mib: float, usual: 
 
 @on(TWO)
 def test_where_nothing_can_be_tried(settings: Callable[..., None], caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "ringcore")
     model = torch.nn.Linear(3, 2)
-    wrapped: Any = ring.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), error_feedback=True,
-        compression=ring.Compression.int8,
-    )  # fmt: skip
-    assert wrapped._tuner is None
-    assert "error_feedback keeps what is lost" in caplog.text
+
+    def wrapped(**options: Any) -> Any:
+        return ring.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), **options
+        )  # fmt: skip
+
+    for _ in range(2):
+        assert wrapped(error_feedback=True, compression=ring.Compression.int8)._tuner is None
+    assert caplog.text.count("error_feedback keeps what is lost") == 1
+    wrapped(op=ring.Adasum)
+    wrapped(compression=ring.Compression.topk(0.1))
+    assert caplog.text.count("sends in a way of its own") == 2

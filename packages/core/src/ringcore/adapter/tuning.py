@@ -31,18 +31,18 @@ _CHANGED = 1.5
 _MOST_TRIALS = 5
 
 Way = TypeVar("Way")
-_told: set[str] = set()
+_told: set[tuple[str, str]] = set()
 
 
 def tell_untuned(what: str, why: str) -> None:
-    """Where `RINGCORE_AUTOTUNE` asks for trials, say that there are none, once for each `what`.
+    """Where `RINGCORE_AUTOTUNE` asks for trials, say that there are none, once for each `what` and `why`.
 
     Args:
         what: Whose gradients are sent as without it.
         why: The reason, as the end of a sentence.
     """
-    if context().settings.autotune and what not in _told:
-        _told.add(what)
+    if context().settings.autotune and (what, why) not in _told:
+        _told.add((what, why))
         _log.warning("RINGCORE_AUTOTUNE does nothing for %s: %s", what, why)
 
 

@@ -282,7 +282,7 @@ class Settings:
         _flag,
         "1, true, yes, on, 0, false, no or off",
         "PyTorch's DistributedOptimizer and MXNet's DistributedTrainer try ways to send gradients in the first steps, "
-        "and keep the quickest",
+        "and keep the quickest; others say in the log that they do not",
     )
     autotune_file: str | None = _setting(
         None,
