@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -16,9 +17,9 @@ namespace {
 
 constexpr int kMostNodes = 32;
 constexpr std::uint32_t kChunks = 16;  // of each part, of all roots together
-constexpr std::size_t kMostForests = 8;
+constexpr std::size_t kMostForests = 16;
 constexpr double kGood = 0.95;
-// Where many roots' trees cross each other, those that are behind are behind by much: there more is better.
+// Where many roots' trees cross each other, those that are behind are behind by much, and more is better; never for sums.
 constexpr double kHaste[] = {1, 16};
 
 struct Packed {
@@ -35,7 +36,7 @@ TransferOrder quickest_order(const Fabric& fabric, const std::vector<Forest>& fo
                              bool reduces) {
   TransferOrder best;
   for (std::size_t i = 0; i < std::min(forests.size(), kMostForests); ++i) {
-    for (const double haste : kHaste) {
+    for (const double haste : std::span(kHaste).first(reduces ? 1 : std::size(kHaste))) {
       TransferOrder order = order_transfers(fabric, forests[i], reduces, haste);
       const bool good = chunks >= kGood * forests[i].bound * order.seconds;
       if (best.transfers.empty() || order.seconds < best.seconds) best = std::move(order);
