@@ -151,7 +151,9 @@ def test_where_no_plan_can_stand_none_is_predicted(options: dict, said: str) -> 
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (lambda: plans.Builder("a", request(), 0), "at least 1 chunk, not 0"),
+        (lambda: plans.Builder("a", request(), 0), "without servers (request.servers is empty). Remedy: where"),
+        (lambda: plans.Builder("a", replace(request(), server_hosts=(0,)), 0), "at least 1 chunk, not 0"),
+        (lambda: plans.Builder("a", request(), -1), "at least 1 chunk, not -1"),
         (lambda: plans.Builder('a"', request(), 1), "is no name of a plan"),
         (lambda: plans.Builder("a", request(3, "allgather"), 4), "a multiple of its 3 ranks"),
         (

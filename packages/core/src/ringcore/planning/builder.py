@@ -130,6 +130,12 @@ class Builder:
             raise InvalidArgument(
                 f"{generator!r} is no name of a plan; use at most 64 letters of ASCII, without quotes"
             )
+        if chunks == 0 and not request.servers:  # what is to be divided among servers, and there are none
+            raise InvalidArgument(
+                f"the plan {generator!r} has 0 chunks, and was asked for without servers (request.servers is empty). "
+                "Remedy: where it divides the data among servers, start the job with `ringrun --servers N`, or return "
+                "None where there are none; else give it at least 1 chunk"
+            )
         if chunks < 1 or scratch_chunks < 0:
             raise InvalidArgument(f"a plan has at least 1 chunk, not {chunks}, and not {scratch_chunks} of scratch")
         if serving < 0:
