@@ -231,7 +231,7 @@ void Chooser::add_plain(Trial& trial) {
 // A port may become slow long after all has been tried. Null: no survey.
 Chooser::Trial* Chooser::survey_due(int lane) {
   Known& known = known_of(lane);
-  const bool learns = planner_.has_to_try() && !known.links.told && survey_every_ > 0;
+  const bool learns = planner_.has_to_try() && survey_every_ > 0 && table_size() > 0;
   if (!learns || ++known.chosen < survey_every_) return nullptr;
   known.chosen = 0;
   if (known.survey == nullptr) known.survey = std::make_unique<Trial>(Trial{.lane = lane});
@@ -241,7 +241,13 @@ Chooser::Trial* Chooser::survey_due(int lane) {
 
 void Chooser::make_room(Trial& trial) const {
   trial.numbers.assign(trial.candidates.size(), std::numeric_limits<double>::max());
-  trial.numbers.resize(trial.candidates.size() + paces_size(planner_.topology().ranks()), 0);
+  trial.numbers.resize(trial.candidates.size() + table_size(), 0);
+}
+
+// Where the links were told, what all ranks compare with that, and else what they learn of ports.
+std::size_t Chooser::table_size() const {
+  const int ranks = planner_.topology().ranks();
+  return planner_.topology().links.told ? told_links_size(ranks) : paces_size(ranks);
 }
 
 bool Chooser::measured(const Choice& choice, Nanoseconds time) {
@@ -255,37 +261,59 @@ bool Chooser::measured(const Choice& choice, Nanoseconds time) {
   return trial.ended == (trial.warmups + trial.runs) * candidates;
 }
 
-std::span<double> Chooser::numbers(Trial& trial, const PortPace& pace) {
+std::span<double> Chooser::numbers(Trial& trial, const PortPace& pace, std::span<const transport::Pace> links) {
   const bool serves = planner_.self() >= planner_.topology().ranks();  // and is no part of what ranks plan between them
-  if (!serves) write_pace(std::span(trial.numbers).subspan(trial.candidates.size()), planner_.self(), pace);
+  const std::span<double> table = std::span(trial.numbers).subspan(trial.candidates.size());
+  if (serves || table.empty()) return trial.numbers;
+  if (planner_.topology().links.told) {
+    Known& known = known_of(trial.lane);
+    write_links(table, planner_.self(), links, known.seen);
+    known.seen.assign(links.begin(), links.end());
+  } else {
+    write_pace(table, planner_.self(), pace);
+  }
   return trial.numbers;
 }
 
 // Once may be chance: whoever was busy with something else sends late.
+bool Chooser::is_news(int number, bool slow) {
+  int& times = slow_[number];
+  if (times >= kTelling) return false;
+  times = slow ? times + 1 : 0;
+  return times == kTelling;
+}
+
 void Chooser::note_slow_hosts(std::span<const double> table) {
-  std::map<int, int> slow;
-  for (const SlowHost& found : slow_hosts(planner_.topology(), table)) {
-    const auto before = slow_.find(found.host);
-    slow[found.host] = before == slow_.end() ? 1 : before->second + 1;
-    if (slow[found.host] == kTelling) {
-      finding_ += (finding_.empty() ? "" : " ") + describe(found, planner_.topology());
-    }
+  const std::vector<SlowHost> slow = slow_hosts(planner_.topology(), table);
+  for (int host = 0; host < planner_.topology().hosts(); ++host) {
+    const auto found = std::ranges::find(slow, host, &SlowHost::host);
+    if (!is_news(host, found != slow.end())) continue;
+    finding_ += (finding_.empty() ? "" : " ") + describe(*found, planner_.topology());
   }
-  for (const auto& [host, times] : slow_) {
-    if (times >= kTelling) slow.try_emplace(host, times);
-  }
-  slow_ = std::move(slow);
+}
+
+// What has shown nothing since the ranks last told each other is neither slow nor quick.
+void Chooser::note_slow_links(std::span<const double> table) {
+  std::vector<ToldLink> links = judge_links(planner_.topology(), table);
+  std::erase_if(links, [this](const ToldLink& link) {
+    return !is_news(link.from * planner_.topology().ranks() + link.to, link.slow);
+  });
+  if (!links.empty()) finding_ = describe(links);
 }
 
 void Chooser::decide(Trial& trial) {
   const std::span<const double> times = std::span(trial.numbers).first(trial.candidates.size());
   const std::span<const double> table = std::span(trial.numbers).subspan(trial.candidates.size());
   Known& known = known_of(trial.lane);
-  Topology topology = planner_.topology();
-  topology.links = known.links;
-  known.links = corrected(topology, table);
-  known.rates = known.rates || knows_rates(table);
-  if (planner_.self() == 0 && !known.links.told) note_slow_hosts(table);
+  if (known.links.told) {
+    if (planner_.self() == 0 && !table.empty()) note_slow_links(table);
+  } else {
+    Topology topology = planner_.topology();
+    topology.links = known.links;
+    known.links = corrected(topology, table);
+    known.rates = known.rates || knows_rates(table);
+    if (planner_.self() == 0) note_slow_hosts(table);
+  }
   if (trial.candidates.empty()) return;
   if (trial.surveys) {
     const bool has_to_know = is_large(trial.query) && ++trial.surveyed < kMostSurveys;

@@ -28,6 +28,7 @@
 #include "plan/offered.hpp"
 #include "plan/paces.hpp"
 #include "plan/planner.hpp"
+#include "plan/told_links.hpp"
 
 namespace ringcore::plan {
 
@@ -76,12 +77,12 @@ class Chooser {
 
   // A run of `choice` has taken so long on this rank. True after the last run of a trial: the ranks have to agree.
   bool measured(const Choice& choice, Nanoseconds time);
-  // What this rank has measured, and its quickest link between hosts has shown: each number is to be replaced by the
-  // largest of all ranks; then `decide`.
-  std::span<double> numbers(Trial& trial, const PortPace& pace);
+  // What this rank has measured, and its quickest link between hosts has shown, and its links to other hosts, by rank,
+  // where anything has: each number is to be replaced by the largest of all ranks; then `decide`.
+  std::span<double> numbers(Trial& trial, const PortPace& pace, std::span<const transport::Pace> links = {});
   void decide(Trial& trial);
-  // Which hosts' ports are slow, when they have shown it twice: once for each, and on rank 0 only, as all find out the
-  // same.
+  // Which hosts' ports are slow, or in a network that was told which links, when they have shown it twice: once for each,
+  // and on rank 0 only, as all find out the same.
   std::string take_finding() { return std::exchange(finding_, {}); }
 
  private:
@@ -93,6 +94,8 @@ class Chooser {
     bool rates = false;
     int chosen = 0;  // operations since the last survey
     std::unique_ptr<Trial> survey;  // without candidates
+    std::vector<transport::Pace>
+        seen;  // of this rank's links, when the ranks last told each other; where they were told
   };
 
   // How many operations with a priority of a kind and size keep their places, and have ended on this rank.
@@ -102,7 +105,10 @@ class Chooser {
   };
 
   static Key key_of(const Query& query, int lane);
+  std::size_t table_size() const;
+  bool is_news(int number, bool slow);
   void note_slow_hosts(std::span<const double> table);
+  void note_slow_links(std::span<const double> table);
   static bool offers(const Backend& backend, const Query& query);
   Known& known_of(int lane);
   void follow_offers();
@@ -128,7 +134,8 @@ class Chooser {
   std::map<Key, Admitted> admitted_;
   std::map<int, Known> known_;  // by lane
   std::string finding_;
-  std::map<int, int> slow_;  // hosts: how often in a row they were; as often as kTelling and more: this has been told
+  // Hosts, or pairs of ranks: how often in a row they were; as often as kTelling and more: this has been told.
+  std::map<int, int> slow_;
 };
 
 }  // namespace ringcore::plan

@@ -24,15 +24,6 @@ auto column(Table table, Column which) {
   return table.subspan(which * ranks, ranks);
 }
 
-// Of what is known; 0 where nothing is.
-double median(std::vector<double> numbers) {
-  std::erase(numbers, 0.0);
-  if (numbers.empty()) return 0;
-  const auto middle = numbers.begin() + static_cast<std::ptrdiff_t>(numbers.size() / 2);
-  std::nth_element(numbers.begin(), middle, numbers.end());
-  return *middle;
-}
-
 bool is_slow(double rate, double usual, double times) { return rate > 0 && rate * times < usual; }
 
 // What the ranks of each host have together.
@@ -44,6 +35,14 @@ std::vector<double> of_hosts(const Topology& topology, std::span<const double> b
 }
 
 }  // namespace
+
+double median(std::vector<double> numbers) {
+  std::erase(numbers, 0.0);
+  if (numbers.empty()) return 0;
+  const auto middle = numbers.begin() + static_cast<std::ptrdiff_t>(numbers.size() / 2);
+  std::nth_element(numbers.begin(), middle, numbers.end());
+  return *middle;
+}
 
 std::size_t paces_size(int ranks) { return kColumns * static_cast<std::size_t>(ranks); }
 
@@ -62,7 +61,6 @@ bool knows_rates(std::span<const double> table) {
 
 Links corrected(const Topology& topology, std::span<const double> table) {
   Links links = topology.links;
-  if (links.told) return links;
   const auto latencies = column(table, kLatency);
   const double latency = median({latencies.begin(), latencies.end()});
   if (latency > 0) links.between_hosts.latency_s = latency;

@@ -22,7 +22,7 @@ struct PortPace {
 std::size_t paces_size(int ranks);
 void write_pace(std::span<double> table, Rank self, const PortPace& pace);
 
-// The topology's links, as far as the table knows better. The ranks of a host share its port: what they send between
+// The topology's links, which nobody has told, as far as the table knows better. The ranks of a host share its port: what they send between
 // hosts is added up. Ports count as different from each other where one is less than half as quick as is usual.
 Links corrected(const Topology& topology, std::span<const double> table);
 
@@ -35,6 +35,9 @@ struct SlowHost {
 // latest measurements say so, which on a loaded machine may be all off, and the means, which depend on what is sent.
 std::vector<SlowHost> slow_hosts(const Topology& topology, std::span<const double> table);
 std::string describe(const SlowHost& slow, const Topology& topology);
+
+// Of what is known; 0 where nothing is.
+double median(std::vector<double> numbers);
 
 // Whether somebody knows how quick a link is.
 bool knows_rates(std::span<const double> table);

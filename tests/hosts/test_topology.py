@@ -151,6 +151,23 @@ def test_a_host_that_is_slow_is_named_in_the_log_and_in_the_timeline(tmp_path: P
     assert any(event.get("name", "").startswith("the host of rank 2 sends") for event in events)
 
 
+@pytest.mark.long  # as that
+def test_a_link_that_carries_less_than_was_told_is_named_in_the_log_and_in_the_timeline(tmp_path: Path) -> None:
+    with namespaces(4, sshd=False) as hosts:
+        for number, host in enumerate(hosts):
+            host.shape("25mbit" if number == 2 else "200mbit", "16kb", "50ms")
+        topology([host.name for host in hosts], lambda start, end: 200e6).save(tmp_path / "alike.json")
+        place = place_ranks(hosts, tmp_path)
+        place["env"]["RINGCORE_TOPOLOGY_FILE"] = str(tmp_path / "alike.json")
+        with ranks.started(reduces_until_told, 4, tmp_path, str(tmp_path / "timeline.json"), **place) as job:
+            said, *others = [outcome.result for outcome in job.wait()]
+    assert said.count("less than half of what the topology file says: from rank 2 to rank") == 1, said
+    assert "3 MB/s instead of 25" in said and "Remedy" in said, said
+    assert others == ["", "", ""]
+    events = json.loads((tmp_path / "timeline.json").read_text())["traceEvents"]
+    assert any(event.get("name", "").startswith("the network carries less than half") for event in events)
+
+
 def test_a_topology_that_is_wrong_is_refused_on_all_ranks(star: list[Host], tmp_path: Path) -> None:
     names = [host.name for host in star[:3]]
     topology(names, star_rate).save(tmp_path / "three.json")

@@ -168,7 +168,8 @@ bool HostRun::agree_on_trial() {
     return false;
   }
   if (!chooser.measured(choice_, now() - ready_at_)) return false;
-  const std::span<double> numbers = chooser.numbers(*choice_.trial, quickest_pace());
+  const std::vector<transport::Pace> paces = link_paces();
+  const std::span<double> numbers = chooser.numbers(*choice_.trial, quickest_of(paces), paces);
   if (timed()) record_steps();
   agreeing_ = true;
   const plan::Query query{.collective = Collective::kAllreduce,
@@ -183,14 +184,24 @@ bool HostRun::agree_on_trial() {
   return true;
 }
 
-// Of the links to other hosts, which share this host's port.
-plan::PortPace HostRun::quickest_pace() const {
+// By member: of the links to other hosts.
+std::vector<transport::Pace> HostRun::link_paces() const {
+  std::vector<transport::Pace> paces(static_cast<std::size_t>(size()));
+  const std::vector<int>& host_of = config().topology.host_of;
+  for (int m = 0; m < size(); ++m) {
+    if (host_of[m] != host_of[self()]) paces[m] = config().links[m]->pace();
+  }
+  return paces;
+}
+
+// They share this host's port.
+plan::PortPace HostRun::quickest_of(std::span<const transport::Pace> paces) const {
   plan::PortPace quickest;
   int shown_by = -1;  // a host
   const std::vector<int>& host_of = config().topology.host_of;
   for (int m = 0; m < size(); ++m) {
     if (host_of[m] == host_of[self()]) continue;
-    const transport::Pace pace = config().links[m]->pace();
+    const transport::Pace& pace = paces[m];
     quickest.bytes_per_s = std::max(quickest.bytes_per_s, pace.bytes_per_s);
     quickest.mean_bytes_per_s = std::max(quickest.mean_bytes_per_s, pace.mean_bytes_per_s);
     // A rank that passes on what it gets from a slow one sends no quicker: single measurements would tell that of it.

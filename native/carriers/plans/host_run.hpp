@@ -65,7 +65,8 @@ class HostRun final : public engine::Run {
            const std::vector<std::uint64_t>& input_blocks = {});
   void run_plan(const plan::Plan& plan, plan::Operands operands);
   bool agree_on_trial();
-  plan::PortPace quickest_pace() const;
+  std::vector<transport::Pace> link_paces() const;
+  plan::PortPace quickest_of(std::span<const transport::Pace> paces) const;
   void copy_first(std::byte* to, const std::byte* from, std::size_t bytes);
   bool departs_from_input(bool registered) const;
   void copy_meanwhile(std::byte* to, const std::byte* from, std::size_t bytes);
