@@ -12,7 +12,7 @@ engine::CarrierFactory standard(BackendFactory make_backends, bool nccl_shares_g
   return [make_backends = std::move(make_backends), nccl_shares_gpus,
           offered = std::move(offered)](const engine::CarrierConfig& config) {
     std::vector<std::unique_ptr<plan::Backend>> backends;
-    if (make_backends) backends = make_backends(config.process_set);
+    if (make_backends) backends = make_backends(config);
     std::vector<std::unique_ptr<engine::Carrier>> carriers;
     carriers.push_back(std::make_unique<GpuCarrier>(config, nccl_shares_gpus));
     carriers.push_back(std::make_unique<PlanCarrier>(config, std::move(backends),

@@ -11,8 +11,8 @@
 
 namespace ringcore::carriers {
 
-// Makes the libraries that do whole collectives for a process set; asked on every member.
-using BackendFactory = std::function<std::vector<std::unique_ptr<plan::Backend>>(engine::ProcessSetId id)>;
+// Makes the libraries that do whole collectives for a process set; asked on every member, in an elastic job in every epoch.
+using BackendFactory = std::function<std::vector<std::unique_ptr<plan::Backend>>(const engine::CarrierConfig& config)>;
 
 // `make_backends`: null where there are none. `nccl_shares_gpus`: NCCL may run several ranks on one GPU, where it can.
 // `offered`: plans from outside, of the world; null: none can come.

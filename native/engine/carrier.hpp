@@ -53,6 +53,7 @@ struct ExecutionSettings {
 // What a carrier is told of the process set that it serves. What is referred to outlives it.
 struct CarrierConfig {
   ProcessSetId process_set = kWorld;
+  std::uint32_t epoch = 0;  // whose members these are
   int self = 0;  // this rank among the members
   std::vector<transport::Link*> links;  // by member, null at self
   plan::Topology topology;

@@ -296,6 +296,7 @@ void Engine::make_process_set(ProcessSetId id, std::vector<Rank> members) {
   // two sets that waited for the same buffer could wait for each other.
   const bool shared = id == kWorld && topology.memory_shared_in_host;
   Schedule schedule({.process_set = id,
+                     .epoch = membership_.epoch(),
                      .self = self,
                      .links = std::move(links),
                      .topology = std::move(topology),

@@ -29,13 +29,16 @@ int count_forks() {
 // The libraries that do whole collectives in place of plans. Process sets other than the world would need communicators
 // of their own, which only all of their members together can make.
 carriers::BackendFactory backends_of(std::shared_ptr<transport::MpiWorld> mpi,
-                                     std::shared_ptr<carriers::SwitchClients> clients) {
-  if (mpi == nullptr && clients == nullptr) return nullptr;
-  return [mpi = std::move(mpi), clients = std::move(clients)](engine::ProcessSetId set) {
+                                     std::shared_ptr<carriers::SwitchEpochs> at_switch) {
+  if (mpi == nullptr && at_switch == nullptr) return nullptr;
+  return [mpi = std::move(mpi), at_switch = std::move(at_switch)](const engine::CarrierConfig& config) {
     std::vector<std::unique_ptr<plan::Backend>> backends;
-    if (set != engine::kWorld) return backends;
+    if (config.process_set != engine::kWorld) return backends;
     if (mpi != nullptr) backends.push_back(carriers::make_mpi_backend(mpi));
-    if (clients != nullptr) backends.push_back(carriers::make_switch_backend(clients));
+    if (at_switch != nullptr) {
+      auto clients = at_switch->begin(config.epoch, config.self, config.topology.ranks());
+      backends.push_back(carriers::make_switch_backend(std::move(clients)));
+    }
     return backends;
   };
 }
@@ -65,12 +68,13 @@ Job::Job(JobConfig config) : forks_(count_forks()), place_(config.rank), size_(c
     link = make_link(config.mpi, std::move(peer));
   }
   made.engine.readiness = &readiness_;
-  std::shared_ptr<carriers::SwitchClients> clients;
+  std::shared_ptr<carriers::SwitchEpochs> at_switch;
   if (config.aggregation) {
-    clients = std::make_shared<carriers::SwitchClients>(std::move(*config.aggregation), config.rank, config.size);
-    made.companions.push_back(clients);
+    config.aggregation->elastic = config.settings.elastic;
+    at_switch = std::make_shared<carriers::SwitchEpochs>(std::move(*config.aggregation));
+    made.companions.push_back(at_switch);
   }
-  made.engine.make_carriers = carriers::standard(backends_of(with_mpi ? config.mpi : nullptr, std::move(clients)),
+  made.engine.make_carriers = carriers::standard(backends_of(with_mpi ? config.mpi : nullptr, std::move(at_switch)),
                                                  config.nccl_shares_gpus, offered_);
   made.engine.host_of = std::move(config.host_of);
   made.engine.network = std::move(config.network);

@@ -98,7 +98,7 @@ class MeetingBackend final : public plan::Backend {
 
 ClusterOptions with_library(const std::shared_ptr<Meeting>& meeting) {
   ClusterOptions options{.ranks = meeting->ranks};
-  options.make_backends = [meeting](engine::ProcessSetId) {
+  options.make_backends = [meeting](const engine::CarrierConfig&) {
     std::vector<std::unique_ptr<plan::Backend>> backends;
     backends.push_back(std::make_unique<MeetingBackend>(meeting));
     return backends;

@@ -54,6 +54,21 @@ def write_key(path: Path) -> Path:
 
 
 @contextlib.contextmanager
+def local_switch(key: Path) -> Iterator[Switch]:
+    """Start one at loopback, at any port, and end it."""
+    command = [PROGRAM, "--listen", "127.0.0.1:0", "--key-file", str(key)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    said = process.stdout.readline().decode()
+    assert "listens at" in said, said
+    started = Switch(said.split()[-1], process)
+    try:
+        yield started
+    finally:
+        started.end()
+
+
+@contextlib.contextmanager
 def switch(host: Host, key: Path, *words: str) -> Iterator[Switch]:
     """Start one, and end it where it has not ended."""
     address = f"{host.address}:{PORT}"

@@ -74,7 +74,7 @@ void SwitchClient::stop() {
 
 bool SwitchClient::progress() {
   const bool moved = move();
-  if (const auto& failure = worker_.failure(); failure && !done()) fail(*failure);
+  if (const auto& failure = worker_.failure(); failure && !done() && !goes_on_without_others()) fail(*failure);
   return moved;
 }
 
@@ -117,10 +117,18 @@ Nanoseconds SwitchClient::longest_nap() const {
   return std::clamp(worker_.next_timer() - now(), kShortestNap, kSecond);
 }
 
+// Somebody has left the session, who it is shows on the links, and the sum is made in the next epoch.
+bool SwitchClient::goes_on_without_others() const {
+  const auto& failure = worker_.failure();
+  return settings_.elastic && failure && failure->kind == Worker::Failure::Kind::kIncomplete;
+}
+
 // A rank that has left may have sent all it had: only the switch knows who has not.
 bool SwitchClient::waits_for(Rank rank) const {
   const auto& missing = worker_.missing();
-  return !done() && std::ranges::find(missing, static_cast<aggregation::MemberId>(rank)) != missing.end();
+  const auto member = static_cast<aggregation::MemberId>(rank);
+  return !done() && (goes_on_without_others() || worker_.halted_by() == member ||
+                     std::ranges::find(missing, member) != missing.end());
 }
 
 std::string SwitchClient::title() const {
@@ -197,6 +205,27 @@ Nanoseconds SwitchClients::longest_nap() const {
     if (client != nullptr) nap = std::min(nap, client->longest_nap());
   }
   return nap;
+}
+
+std::shared_ptr<SwitchClients> SwitchEpochs::begin(std::uint32_t epoch, Rank rank, int ranks) {
+  SwitchSettings settings = settings_;
+  settings.session += std::uint64_t{epoch} * transport::kLaneCount;
+  auto clients = std::make_shared<SwitchClients>(std::move(settings), rank, ranks);
+  present_ = clients;
+  return clients;
+}
+
+void SwitchEpochs::look_after() {
+  if (const auto clients = present_.lock()) clients->look_after();
+}
+
+void SwitchEpochs::add_wait_fds(std::vector<pollfd>& fds) const {
+  if (const auto clients = present_.lock()) clients->add_wait_fds(fds);
+}
+
+Nanoseconds SwitchEpochs::longest_nap() const {
+  const auto clients = present_.lock();
+  return clients == nullptr ? kSecond : clients->longest_nap();
 }
 
 }  // namespace ringcore::carriers

@@ -20,9 +20,12 @@ struct SwitchSettings {
   std::string host;
   std::uint16_t port = 0;
   aggregation::Key key;       // of the switch
-  std::uint64_t session = 0;  // of this meeting of the ranks: a number that all of them have alike, and no other job
-  bool integers = false;      // sums of integers, which no order changes
+  // Of this meeting of the ranks: a number that all of them have alike, also those who join later, and no other job. The
+  // sessions of epochs and lanes follow on it.
+  std::uint64_t session = 0;
+  bool integers = false;  // sums of integers, which no order changes
   Nanoseconds silence = 5 * kSecond;
+  bool elastic = false;  // the ranks go on without those that have left
 };
 
 // A lane's session.
@@ -55,6 +58,7 @@ class SwitchClient final : private aggregation::Source {
   bool take(aggregation::Segment segment, const Contribution& sum) override;
   bool move();
   void send();
+  bool goes_on_without_others() const;
   [[noreturn]] void fail(const aggregation::Worker::Failure& failure) const;
   std::string title() const;
 
@@ -73,15 +77,34 @@ class SwitchClient final : private aggregation::Source {
   std::size_t sent_ = 0;  // of `out_`
 };
 
-// Those of all lanes, made when they are needed.
-class SwitchClients final : public transport::Companion {
+// Those of all lanes of an epoch, made when they are needed.
+class SwitchClients {
  public:
   SwitchClients(SwitchSettings settings, Rank rank, int ranks)
       : settings_(std::move(settings)), rank_(rank), ranks_(ranks) {}
 
   SwitchClient& of(int lane);
-  const SwitchSettings& settings() const { return settings_; }
   int ranks() const { return ranks_; }
+
+  void look_after();
+  void add_wait_fds(std::vector<pollfd>& fds) const;
+  Nanoseconds longest_nap() const;
+
+ private:
+  SwitchSettings settings_;
+  Rank rank_;
+  int ranks_;
+  std::array<std::unique_ptr<SwitchClient>, transport::kLaneCount> clients_;
+};
+
+// Those of the present epoch. Its ranks have sessions of their own: in those of the epoch before somebody is missing, sums
+// are half made, and whoever was lost may still send something.
+class SwitchEpochs final : public transport::Companion {
+ public:
+  explicit SwitchEpochs(SwitchSettings settings) : settings_(std::move(settings)) {}
+
+  // Whoever has the former ones has let go of them.
+  std::shared_ptr<SwitchClients> begin(std::uint32_t epoch, Rank rank, int ranks);
 
   void look_after() override;
   void add_wait_fds(std::vector<pollfd>& fds) const override;
@@ -89,9 +112,7 @@ class SwitchClients final : public transport::Companion {
 
  private:
   SwitchSettings settings_;
-  Rank rank_;
-  int ranks_;
-  std::array<std::unique_ptr<SwitchClient>, transport::kLaneCount> clients_;
+  std::weak_ptr<SwitchClients> present_;
 };
 
 }  // namespace ringcore::carriers

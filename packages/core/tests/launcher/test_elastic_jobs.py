@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from ringcore import _native
 from support.elastic import AT_ONCE, HostScript, begun, engines, told, train
 from support.processes import Pids, Ringrun, eventually, is_alive
+from support.switches import local_switch, write_key
 
 Script = Callable[..., str]
 
@@ -78,6 +80,41 @@ def test_so_many_ranks_that_they_agree_along_a_tree_lose_one_of_its_inner_ones_a
     assert {(line["rank"], line["size"]) for line in ended} == {(rank, ranks) for rank in range(ranks)}
     assert len(engines(first) & engines(ended)) == ranks - 1, "those that were left have kept their connections"
     assert len({(line["step"], line["total"]) for line in ended}) == 1
+
+
+def test_those_who_are_left_sum_on_at_the_switch_and_so_does_who_joins_them(
+    ringrun: Ringrun, script: Script, tmp_path: Path
+) -> None:
+    key = write_key(tmp_path / "switch-key")
+    ringrun.environ.update(RINGCORE_SWITCH_KEY_FILE=str(key), RINGCORE_TRANSPORT="tcp")
+    name = train(
+        script,
+        # Whoever joins comes when those who are left have summed at the switch.
+        first='if life == 1:\n    while not os.path.exists("switch.0.0.2"): time.sleep(0.01)',
+        before=f"""
+        runtime = ringcore.job.state.context().runtime
+        runtime.start_timeline()
+        for call in range(20):
+            sums = ringcore.allreduce(np.full(70_000, ringcore.rank() + 1, np.float32), op=ringcore.Sum, name="large")
+            size = ringcore.size()
+            assert (sums == size * (size + 1) // 2).all(), (call, size, sums[:3])
+        if any(span[1] == "switch" for span in runtime.stop_timeline()):
+            open(f"switch.{{rank}}.{{life}}.{{size}}", "w").close()
+        ones = np.ones(70_000, np.float32)
+        large = [ringcore.allreduce_async(ones, op=ringcore.Sum, name=f"{{n}}") for n in range(9)]
+        {_DIES.format(rank=1)}
+        assert all((ringcore.synchronize(handle) == ringcore.size()).all() for handle in large)
+        if os.path.exists("switch.2.1.3"): open("stop", "w").close()
+""",
+    )
+    with local_switch(key) as running:
+        done = ringrun("-np", "3", "--min-np", "2", "--switch", running.address, *AT_ONCE, name)
+    assert done.returncode == 0, done.stderr
+    first, ended = told(ringrun.directory, "begin")[:3], told(ringrun.directory, "end")
+    assert len(engines(first) & engines(ended)) == 2, "those that were left have kept their connections"
+    assert len({(line["step"], line["total"]) for line in ended}) == 1
+    summed = {path.name.removeprefix("switch.") for path in tmp_path.glob("switch.*")}
+    assert summed == {"0.0.3", "1.0.3", "2.0.3", "0.0.2", "2.0.2", "2.1.3"}
 
 
 def test_nobody_waits_for_what_a_script_does_before_it_trains(ringrun: Ringrun, script: Script) -> None:

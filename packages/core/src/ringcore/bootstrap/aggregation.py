@@ -58,8 +58,8 @@ def aggregation_of(settings: Settings, key: Key, epoch: int) -> Aggregation | No
 
     Args:
         settings: Of this rank.
-        key: Of this meeting, the same on all ranks: no other job has the session that follows from it.
-        epoch: Of the meeting.
+        key: The same on all ranks, also on those who join later: no other job has the session that follows from it.
+        epoch: Of the meeting in which the engines began.
 
     Raises:
         BootstrapError: There is no key of the switch, or nothing may go over the network in clear text.

@@ -130,13 +130,14 @@ def connect(
             **announce_network(placement.rank, settings),
             **announce_switch(settings),
         }
+        lasting = key if placement.epoch is not None else None  # also whoever joins later has it
         if world is None:
             epoch, secret, contacts = meet(address, key, contact, deadline)
             key = key_of_job(secret, settings.job_id or "")
         else:
             epoch, key, contacts = _meet_through(world, contact, deadline)
         _check_alike(contacts)
-        topology, aggregation = told_topology(contacts), aggregation_of(settings, key, epoch)
+        topology, aggregation = told_topology(contacts), aggregation_of(settings, lasting or key, epoch)
         if not over_mpi:
             check_all_listen(contacts, settings)
         connector = Connector(
@@ -156,8 +157,12 @@ def connect(
             connector.close()
             raise
         mesh = _mesh(placement, epoch, segment_fd, connector.peers, host_of, [c["local_rank"] for c in contacts])
-        mesh.failure = failure
-        mesh.told, mesh.aggregation, mesh.endpoint = told, aggregation, next(iter(endpoints), None)
+        mesh.failure, mesh.told, mesh.aggregation, mesh.endpoint = (
+            failure,
+            told,
+            aggregation,
+            next(iter(endpoints), None),
+        )
         if any(peer.transport == "tcp" for peer in mesh.peers):
             connector.stop_listening(local)
             mesh.connector = connector

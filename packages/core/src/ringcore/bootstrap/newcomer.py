@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ringcore._version import __version__
+from ringcore.bootstrap.aggregation import announce_switch, check_switch
 from ringcore.bootstrap.auth import key_of_job
 from ringcore.bootstrap.connector import Connector
 from ringcore.bootstrap.encryption import announce_encryption, check_encryption
@@ -66,9 +67,11 @@ def connect_newcomer(placement: Placement, settings: Settings, segment_fd: int |
             "epoch": placement.epoch,
             **announce(endpoints, settings),
             **announce_encryption(settings, endpoints),
+            **announce_switch(settings),
         }
         epoch, secret, contacts = meet(address, key, contact, deadline)
         check_encryption(contacts)
+        check_switch(contacts)
         check_all_listen(contacts, settings)
         if is_last:
             sockets.pop_all()  # They are the connector's now.

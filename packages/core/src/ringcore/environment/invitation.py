@@ -23,6 +23,7 @@ class Invitation:
         hosts: By place, a number of the host that each is on ...
         slots: ... and which of its slots each has.
         meeting: The epoch of the rendezvous.
+        began: That of the meeting in which the ranks have begun.
         limit_s: They are connected by then, or whoever joins comes again.
     """
 
@@ -37,6 +38,7 @@ class Invitation:
     hosts: list[int]
     slots: list[int]
     meeting: int
+    began: int
     limit_s: float
 
     @property

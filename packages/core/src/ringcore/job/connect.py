@@ -9,6 +9,8 @@ from typing import Any, NoReturn
 
 from ringcore import _native
 from ringcore._errors import BootstrapError, InvalidArgument
+from ringcore.bootstrap.aggregation import aggregation_of
+from ringcore.bootstrap.keys import read_key
 from ringcore.bootstrap.sockets import RanksMissingError
 from ringcore.environment.invitation import Invitation
 from ringcore.environment.libraries import tell_engine
@@ -108,7 +110,9 @@ def _connect(settings: Settings | None, placement: Placement | None, comm: Any =
         return memory.fd
 
     if placement.processes == 1:
-        alone = make_context(settings, None, 0, 1, 0, [], [0], [0], (0, 1, 0, 1))
+        key = read_key(settings) if placement.epoch is not None else None  # others may join
+        aggregation = None if key is None else aggregation_of(settings, key, placement.epoch or 0)
+        alone = make_context(settings, None, 0, 1, 0, [], [0], [0], (0, 1, 0, 1), aggregation=aggregation)
         log_start(alone, placement.placed_by, _native.kernel_instruction_set())
         alone.job = job_name(placement, settings)
         return alone

@@ -9,11 +9,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ringcore import _native
+from ringcore.bootstrap.aggregation import aggregation_of
+from ringcore.bootstrap.keys import read_key
 from ringcore.bootstrap.lanes import LateLanes
 from ringcore.bootstrap.newcomer import connect_newcomer
 from ringcore.job.making import make_context
 
 if TYPE_CHECKING:
+    from ringcore.bootstrap.aggregation import Aggregation
     from ringcore.bootstrap.connector import Connector, PeerConnection
     from ringcore.environment.invitation import Invitation
     from ringcore.environment.settings import Settings
@@ -86,6 +89,7 @@ def connect_with_members(invitation: Invitation, settings: Settings) -> Context:
         current = make_context(
             settings, memory, place, places, 0, peers, [0] * places, list(range(invitation.size)),
             (beside, beside + 1, 0, 1), has_witness=True, began_with=invitation.size,
+            aggregation=_aggregation(settings, invitation),
         )  # fmt: skip
     except BaseException:
         connector.finish()
@@ -94,6 +98,12 @@ def connect_with_members(invitation: Invitation, settings: Settings) -> Context:
     current.arriving.update(invitation.others)
     connect_lanes(current, connector, place_of)
     return current
+
+
+def _aggregation(settings: Settings, invitation: Invitation) -> Aggregation | None:
+    """The switch of the job, as those know it who have begun it."""
+    key = read_key(settings)
+    return None if key is None else aggregation_of(settings, key, invitation.began)
 
 
 def connect_lanes(current: Context, connector: Connector, places: dict[int, int], *, listens: bool = False) -> None:

@@ -68,10 +68,9 @@ def make_context(
             "an elastic job cannot use MPI between its ranks: MPI ends all of them when one is lost. Start it with "
             "ringrun, or set RINGCORE_TRANSPORT=tcp"
         )
-    if aggregation is not None and (settings.elastic or servers):
+    if aggregation is not None and servers:
         raise InvalidArgument(
-            "a job that a switch sums for is not elastic and has no servers: the switch counts on all of the ranks. "
-            "Remedy: leave out --switch (RINGCORE_SWITCH), or --min-np, RINGCORE_ELASTIC and --servers"
+            "a job that a switch sums for has no servers. Remedy: leave out --switch (RINGCORE_SWITCH), or --servers"
         )
     runtime = _native.Runtime(
         rank,

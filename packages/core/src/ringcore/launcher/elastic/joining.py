@@ -88,6 +88,7 @@ class Joining:
             hosts=self._witness.hosts,
             slots=self._witness.slots,
             meeting=meeting,
+            began=self._witness.began,
             limit_s=limit_s,
         )
         told = dataclasses.asdict(invitation)

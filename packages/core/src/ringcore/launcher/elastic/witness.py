@@ -28,7 +28,7 @@ class Witness:
     def __init__(
         self, epoch: int, processes: Sequence[RankProcess], tell: Callable[[RankProcess, dict[str, Any]], None]
     ) -> None:
-        self.epoch = epoch
+        self.began = self.epoch = epoch
         self.size = len(processes)  # As they met.
         self._processes = list(processes)
         self._tell = tell
