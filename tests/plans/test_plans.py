@@ -229,6 +229,21 @@ def test_the_command_predicts_for_links_that_differ(tmp_path: Path) -> None:
     assert "not allowed with" in command("predict", path, "--topology-file", network, "--network", "1gbit,1us", code=2)
 
 
+def test_the_command_says_what_goes_through_links_with_a_price(tmp_path: Path) -> None:
+    path, network = tmp_path / "star.json", tmp_path / "network.json"
+    star(request(4)).save(path)
+    UNEVEN.save(network)
+    assert "price" not in command("predict", path, "--bytes", "25M", "--topology-file", network)
+    names = [host.name for host in UNEVEN.hosts]
+    # What leaves the first host has a price: the star's centre sends the sum to three others.
+    links = [replace(link, price_per_gb=0.08 if link.start == names[0] else None) for link in UNEVEN.links]
+    replace(UNEVEN, links=tuple(links)).save(network)
+    predicted = command("predict", path, "--bytes", "25M", "--topology-file", network)
+    assert "this plan sends 75 MB through links that have a price, and costs 0.006 each time" in predicted
+    backwards = star(request(4)).egress(25_000_000, replace(UNEVEN, links=tuple(links)), host_names=names[::-1])
+    assert backwards == (25e6, pytest.approx(0.002))
+
+
 ROOTED = ("broadcast", "reduce")
 
 

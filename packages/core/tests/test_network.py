@@ -15,7 +15,8 @@ from ringcore.environment.settings import Settings
 from ringcore.network import Host, Interface, Link, Topology, read
 from ringcore.network.cables import Place, network_of
 from ringcore.network.findings import Findings, derive, doubtful_pairs, rounds_of_pairs
-from ringcore.network.picture import print_tables
+from ringcore.network.picture import describe, print_tables
+from ringcore.network.prices import egress_of
 from ringcore.network.units import parse_rate, parse_seconds, rate_text, seconds_text
 
 STAR = """{"ringcore_topology": 1,
@@ -57,6 +58,12 @@ def test_a_topology_comes_back_from_its_text() -> None:
         ('"from": "b", "to": "c"', '"from": "a", "to": "b"', "line 6: there are two links from 'a' to 'b'"),
         ('"from": "b"', '"source": "b"', "line 6: nothing here is called 'source'. Remedy: there are: comment, from"),
         ('"latency": "1ms"},', '"latency": "1h"},', "line 6: 'latency' is '1h', but accepted is a time like"),
+        (
+            '"rate": "40mbit"',
+            '"rate": "40mbit", "price": "2 cents"',
+            "is '2 cents', but accepted is a price like 0.02",
+        ),
+        ('"rate": "40mbit"', '"rate": "40mbit", "price": 0.02', "line 6: 'price' is 0.02, but accepted is a price"),
         ('"latency": "1ms"},', '"latency": "61s"},', "line 6: 'latency' is '61s', which no network has"),
         ('["a", "b"], "rate"', '["a"], "rate"', "line 4: it is between ['a']. Remedy: write two names"),
         ('"a", "b", {', '"a", 7, {', "line 2: 7 is no name"),
@@ -85,6 +92,29 @@ def test_what_is_wrong_is_said_with_its_line_and_what_to_do(before: str, after: 
     message = str(raised.value)
     assert (told or "line 2: no links lead from 'b' to 'c', directly or through switches") in message
     assert "Remedy: " in message
+
+
+def test_links_may_have_a_price_which_is_kept_and_shown() -> None:
+    text = STAR.replace('"rate": "40mbit"', '"rate": "40mbit", "price": "0.02/GB"')
+    topology = read(text)
+    assert [link.price_per_gb for link in topology.links if (link.start, link.end) == ("b", "c")] == [0.02]
+    assert sum(link.price_per_gb is not None for link in topology.links) == 1
+    assert set(read(topology.to_json()).links) == set(topology.links)
+    assert describe(topology).endswith("; what goes through these costs: b to c 0.02/GB")
+    assert "costs" not in describe(read(STAR))
+
+
+def test_what_goes_through_several_links_with_a_price_costs_all_of_them() -> None:
+    links = [
+        Link("a", "s", 1e9, 0.0), Link("s", "a", 1e9, 0.0), Link("b", "t", 1e9, 0.0), Link("t", "b", 1e9, 0.0),
+        Link("c", "t", 1e9, 0.0), Link("t", "c", 1e9, 0.0),
+        Link("s", "middle", 1e9, 0.0, 0.09), Link("middle", "t", 1e9, 0.0, 0.01),
+        Link("t", "middle", 1e9, 0.0, 0.05), Link("middle", "s", 1e9, 0.0),
+    ]  # fmt: skip
+    topology = Topology((Host("a"), Host("b"), Host("c")), ("s", "t", "middle"), tuple(links))
+    assert egress_of(topology, [("a", "b", 1e9)]) == (1e9, pytest.approx(0.1))
+    assert egress_of(topology, [("b", "a", 2e9), ("c", "b", 7e9)]) == (2e9, pytest.approx(0.1))
+    assert egress_of(topology, [("a", "a", 1e9)]) == (0, 0)
 
 
 def test_the_cables_of_a_job_are_those_between_its_hosts() -> None:

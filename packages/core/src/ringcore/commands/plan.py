@@ -154,6 +154,12 @@ def _predict(plan: Plan, options: argparse.Namespace) -> int:
     hosts, between = len(set(where.host_of)), options.topology_file or options.network
     print(f"{plan.collective} of {bytes_text(nbytes)} among {_nodes(plan)} on {hosts} hosts, {between}")
     print_table(("plan", "time"), [(name, time_text(each)) for each, name in sorted(named)])
+    if topology is not None and any(link.price_per_gb is not None for link in topology.links):
+        sent = plan.egress(nbytes, topology, hosts=options.hosts)
+        print(
+            f"this plan sends {bytes_text(sent.nbytes)} through links that have a price, and costs {sent.price:.3g} "
+            f"each time, {1e6 * sent.price:.3g} a million times"
+        )
     return 0
 
 

@@ -9,9 +9,10 @@ from typing import IO
 from ringcore._display import new_figure, print_table
 from ringcore.network.findings import Findings, below_card, shares_port
 from ringcore.network.topology import Topology
-from ringcore.network.units import rate_text, seconds_text
+from ringcore.network.units import price_text, rate_text, seconds_text
 
 _MOST_PAIRS = 64  # rows of the second table
+_MOST_PRICED = 8  # links that are named
 
 
 def print_tables(topology: Topology, findings: Findings | None, file: IO[str] | None = None) -> None:
@@ -42,7 +43,15 @@ def print_tables(topology: Topology, findings: Findings | None, file: IO[str] | 
 
 
 def describe(topology: Topology) -> str:
-    """One sentence."""
+    """One sentence, and another one about what has a price."""
+    priced = [link for link in topology.links if link.price_per_gb is not None]
+    told = [f"{link.start} to {link.end} {price_text(link.price_per_gb or 0)}" for link in priced[:_MOST_PRICED]]
+    if len(priced) > _MOST_PRICED:
+        told.append(f"and {len(priced) - _MOST_PRICED} more")
+    return _shape(topology) + (f"; what goes through these costs: {', '.join(told)}" if told else "")
+
+
+def _shape(topology: Topology) -> str:
     if not topology.switches:
         return f"{len(topology.hosts)} hosts, each with a link of its own to each other"
     joined = ", ".join(

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from ringcore._errors import InvalidArgument
 from ringcore.network.lined import LinedObject, Reader
 from ringcore.network.topology import VERSION, Host, Interface, Link, Topology
-from ringcore.network.units import parse_rate, parse_seconds
+from ringcore.network.units import parse_price, parse_rate, parse_seconds
 
 _MOST_BYTES = 1 << 22
 _LATENCY_S = 25e-6  # where a link does not say it: that of a switch
@@ -108,6 +108,7 @@ class _Check:
                 )
             bits_per_s = self._value(each, "rate", parse_rate) if "rate" in each else 0.0
             latency_s = self._value(each, "latency", parse_seconds) if "latency" in each else _LATENCY_S
+            price = self._value(each, "price", parse_price) if "price" in each else None
             for start, end in self._ends(each):
                 for name in (start, end):
                     if name not in names:
@@ -122,17 +123,17 @@ class _Check:
                     self._wrong(
                         each.line, f"there are two links from {start!r} to {end!r}", "add up their rates in one"
                     )
-                links[start, end] = Link(start, end, bits_per_s, latency_s)
+                links[start, end] = Link(start, end, bits_per_s, latency_s, price)
         return tuple(links.values())
 
     def _ends(self, each: LinedObject) -> list[tuple[str, str]]:
         if "between" in each:
-            self._keys(each, {"between", "rate"}, {"latency", "comment"})
+            self._keys(each, {"between", "rate"}, {"latency", "price", "comment"})
             ends = each["between"]
             if not isinstance(ends, list) or len(ends) != 2 or not all(isinstance(end, str) for end in ends):
                 self._wrong(each.line, f"it is between {ends!r}", 'write two names: "between": ["a", "b"]')
             return [(ends[0], ends[1]), (ends[1], ends[0])]
-        self._keys(each, {"from", "to", "rate"}, {"latency", "comment"})
+        self._keys(each, {"from", "to", "rate"}, {"latency", "price", "comment"})
         return [(self._name(each["from"], each, "from"), self._name(each["to"], each, "to"))]
 
     def _check_ways(self, line: int, topology: Topology) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ringcore.network.units import rate_text, seconds_text
+from ringcore.network.units import price_text, rate_text, seconds_text
 
 VERSION = 1
 
@@ -53,12 +53,14 @@ class Link:
         end: Where it ends.
         bits_per_s: Its rate.
         latency_s: One way.
+        price_per_gb: What 10^9 bytes cost that go through it, in somebody's money; None: nothing.
     """
 
     start: str
     end: str
     bits_per_s: float
     latency_s: float
+    price_per_gb: float | None = None
 
 
 @dataclass(frozen=True)
@@ -111,9 +113,10 @@ def _links(links: tuple[Link, ...]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for link in links:
         back = known.get((link.end, link.start))
-        both = back is not None and (back.bits_per_s, back.latency_s) == (link.bits_per_s, link.latency_s)
+        both = back is not None and replace(back, start=link.start, end=link.end) == link
         if both and link.start > link.end:
             continue
         ends = {"between": [link.start, link.end]} if both else {"from": link.start, "to": link.end}
-        found.append({**ends, "rate": rate_text(link.bits_per_s), "latency": seconds_text(link.latency_s)})
+        price = {} if link.price_per_gb is None else {"price": price_text(link.price_per_gb)}
+        found.append({**ends, "rate": rate_text(link.bits_per_s), "latency": seconds_text(link.latency_s), **price})
     return found

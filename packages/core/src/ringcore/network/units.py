@@ -1,4 +1,4 @@
-"""How rates, sizes and times are written: `100gbit`, `100M`, `5us`."""
+"""How rates, sizes, times and prices are written: `100gbit`, `100M`, `5us`, `0.02/GB`."""
 
 from __future__ import annotations
 
@@ -52,6 +52,24 @@ def parse_bytes(text: str) -> int:
     units = {unit + ending: float(size) for unit, size in _BYTES.items() for ending in ("", "b")}
     value, unit = _parts(text, units, "a size like 4096, 100M (of 1000) or 64Mi (of 1024)")
     return round(value * unit)
+
+
+def parse_price(text: str) -> float:
+    """Money for 10^9 bytes: `0.02/GB`.
+
+    Raises:
+        InvalidArgument: It is none.
+    """
+    value, slash, unit = text.partition("/")
+    accepted = "a price like 0.02/GB, of whatever money"
+    if not slash or unit.strip().lower() != "gb":
+        raise InvalidArgument(f"{text!r} was given, but accepted is {accepted}")
+    return _parts(value, {"": 1.0}, accepted)[0]
+
+
+def price_text(per_gb: float) -> str:
+    """As `parse_price` reads it, with four digits."""
+    return f"{_plain(per_gb)}/GB"
 
 
 def rate_text(bits_per_s: float) -> str:

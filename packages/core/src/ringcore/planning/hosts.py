@@ -17,10 +17,12 @@ class NodesOnHosts:
     Attributes:
         host_of: By node, the ranks and those who serve behind them: the number of its host, from 0 on.
         network: Between these hosts.
+        names: By node: what a topology calls its host; empty without one.
     """
 
     host_of: tuple[int, ...]
     network: Network
+    names: tuple[str, ...] = ()
 
 
 def spread(ranks: int, serving: int, hosts: int | None) -> list[int]:
@@ -85,4 +87,4 @@ def place(
         Place(name, (), tuple(node for node, host in enumerate(host_of) if host == number))
         for name, number in numbers.items()
     ]
-    return NodesOnHosts(host_of, network_of(topology, places))
+    return NodesOnHosts(host_of, network_of(topology, places), tuple(host_names))

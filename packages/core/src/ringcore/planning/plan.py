@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from ringcore._errors import InvalidArgument
 
 if TYPE_CHECKING:
     from ringcore.network import Topology
+    from ringcore.network.prices import Egress
 
 
 class Plan:
@@ -114,6 +116,36 @@ class Plan:
             hosts=hosts, topology=topology, host_names=host_names,
         )  # fmt: skip
         return self._native.predict(where.host_of, where.network, message_s, nbytes)
+
+    def egress(
+        self, nbytes: int, topology: Topology, *, hosts: int | None = None, host_names: Sequence[str] = ()
+    ) -> Egress:
+        """What it sends through links that have a price, once.
+
+        Args:
+            nbytes: Of the data; nothing is counted as quantised.
+            topology: With the prices; the nodes are on its hosts as for `predict`.
+            hosts: As for `predict`.
+            host_names: As for `predict`.
+
+        Raises:
+            InvalidArgument: There are no such hosts.
+        """
+        from ringcore.network.prices import egress_of
+        from ringcore.planning.hosts import place
+
+        names = place(
+            self.ranks, self.serving, (0.0, 1.0, []), hosts=hosts, topology=topology, host_names=host_names
+        ).names
+        whole = json.loads(self.to_json())
+        sent = [
+            (names[node], names[step["peer"]], len(step["sources"]) * nbytes / self.chunks)
+            for node, channels in enumerate(whole["programs"])
+            for channel in channels
+            for step in channel
+            if step["kind"] == "send"
+        ]
+        return egress_of(topology, sent)
 
     def program(self, rank: int) -> list[list[str]]:
         """What a rank, or who serves behind them, does in words: the steps of its channels, which run side by side."""
