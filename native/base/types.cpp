@@ -59,6 +59,8 @@ std::string_view name_of(Collective collective) {
     case Collective::kReduceScatter: return "reducescatter";
     case Collective::kAlltoall: return "alltoall";
     case Collective::kReduce: return "reduce";
+    case Collective::kGather: return "gather";
+    case Collective::kScatter: return "scatter";
     case Collective::kBarrier: return "barrier";
   }
   __builtin_unreachable();

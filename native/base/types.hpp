@@ -36,9 +36,11 @@ enum class Collective : std::uint8_t {
   kReduceScatter,
   kAlltoall,
   kReduce,
+  kGather,
+  kScatter,
   kBarrier,
 };
-inline constexpr int kCollectiveCount = 7;
+inline constexpr int kCollectiveCount = 9;
 
 // Values of several ranks become one.
 constexpr bool reduces(Collective collective) {
@@ -47,7 +49,14 @@ constexpr bool reduces(Collective collective) {
 }
 // One rank gives what the others get, or gets what all give.
 constexpr bool has_root(Collective collective) {
-  return collective == Collective::kBroadcast || collective == Collective::kReduce;
+  return collective == Collective::kBroadcast || collective == Collective::kReduce ||
+         collective == Collective::kGather || collective == Collective::kScatter;
+}
+
+// Data are blocks, of which each belongs to one rank.
+constexpr bool is_in_blocks(Collective collective) {
+  return collective == Collective::kAllgather || collective == Collective::kReduceScatter ||
+         collective == Collective::kAlltoall || collective == Collective::kGather || collective == Collective::kScatter;
 }
 
 // How the values of a sum travel between hosts (quantise.hpp); inside a host they are not touched.

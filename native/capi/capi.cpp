@@ -26,6 +26,8 @@ using ringcore::engine::Operation;
 using ringcore::engine::Shape;
 
 static_assert(RINGCORE_REDUCE == static_cast<int>(ringcore::Collective::kReduce));
+static_assert(RINGCORE_GATHER == static_cast<int>(ringcore::Collective::kGather));
+static_assert(RINGCORE_SCATTER == static_cast<int>(ringcore::Collective::kScatter));
 static_assert(RINGCORE_BARRIER == static_cast<int>(ringcore::Collective::kBarrier));
 static_assert(RINGCORE_JOIN == ringcore::kCollectiveCount);
 static_assert(RINGCORE_AVERAGE == static_cast<int>(ringcore::ReduceOp::kAverage));

@@ -23,8 +23,10 @@ enum {
   RINGCORE_REDUCESCATTER = 3,
   RINGCORE_ALLTOALL = 4,
   RINGCORE_REDUCE = 5,
-  RINGCORE_BARRIER = 6,
-  RINGCORE_JOIN = 7
+  RINGCORE_GATHER = 6,
+  RINGCORE_SCATTER = 7,
+  RINGCORE_BARRIER = 8,
+  RINGCORE_JOIN = 9
 };
 
 enum { RINGCORE_SUM = 0, RINGCORE_AVERAGE = 1, RINGCORE_MIN = 2, RINGCORE_MAX = 3, RINGCORE_PRODUCT = 4 };
@@ -74,7 +76,7 @@ typedef struct {
   size_t name_bytes;
   int32_t collective;
   int32_t op;          /* of a reduction */
-  int32_t root;        /* of a broadcast or reduce: index in the process set */
+  int32_t root;        /* of a broadcast, reduce, gather or scatter: index in the process set */
   int32_t process_set; /* 0: all ranks */
   int32_t priority;    /* the larger, the sooner */
   int32_t blocking;    /* `submit` returns when it has ended; for threads that would wait anyway */

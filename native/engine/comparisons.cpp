@@ -64,8 +64,8 @@ std::string difference(const Descriptor& a, const Descriptor& b) {
   if (a.op != b.op) return "the reduce operation differs; pass the same op on all ranks";
   if (a.root != b.root) return "the root rank differs; pass the same root_rank on all ranks";
   if (!(a.shape == b.shape)) {
-    return "the shape differs; give the tensor the same shape on all ranks (allgather and alltoall allow another "
-           "first dimension)";
+    return "the shape differs; give the tensor the same shape on all ranks (allgather, gather, alltoall and scatter "
+           "allow another first dimension)";
   }
   if (a.on_device != b.on_device) {
     return "some ranks have it on a GPU and some in the host's memory; pass it from the same kind of device on all "
@@ -94,8 +94,11 @@ std::optional<WrongOutput> find_wrong_output(const Descriptor& descriptor,
     for (std::size_t part = 0; part < parts; ++part) {
       std::uint64_t needed = 0;
       for (const Contribution& from : contributions) {
-        const bool exchanges = descriptor.collective == Collective::kAlltoall;
-        needed += exchanges ? from.splits[m] : descriptor.is_group() ? from.rows_of(part) : from.rows;
+        const bool gets_nothing =
+            descriptor.collective == Collective::kGather && static_cast<std::size_t>(descriptor.root) != m;
+        if (gets_nothing) continue;
+        const bool deals = has_splits(descriptor.collective);
+        needed += deals ? from.splits[m] : descriptor.is_group() ? from.rows_of(part) : from.rows;
       }
       const std::uint64_t rows = given.splits[given.splits.size() - parts + part];
       if (rows != needed) return WrongOutput{.member = m, .part = part, .rows = rows, .needed = needed};
@@ -138,7 +141,7 @@ std::shared_ptr<const Error> Negotiation::find_mismatch(const Pending& pending) 
   for (std::size_t m = 0; m < members_.size(); ++m) {
     const Contribution& contribution = pending.contributions[m];
     if (!contribution.present) continue;
-    // One descriptor stands for all first dimensions of an allgather or alltoall; what this rank has was announced.
+    // One descriptor stands for all first dimensions of a gather, alltoall or scatter; what this rank has was announced.
     Descriptor submitted = part ? *contribution.descriptor->parts[*part] : *contribution.descriptor;
     if (submitted.shape.dims > 0 && submitted.has_free_rows()) submitted.shape.extent[0] = contribution.rows_of(part);
     ranks_by_text[submitted.to_string()].push_back(static_cast<int>(m));
@@ -170,7 +173,7 @@ std::shared_ptr<const Error> Negotiation::check_complete(const Pending& pending)
       return mismatch(title(descriptor) + ": rank " + std::to_string(members_[m]) +
                       " has so many rows that no memory holds those of all ranks.");
     }
-    if (descriptor.collective != Collective::kAlltoall) continue;
+    if (!has_splits(descriptor.collective)) continue;
     const std::size_t has_output = (contribution.flags & kHasOutput) != 0 ? 1 : 0;
     const auto splits = std::span(contribution.splits).first(contribution.splits.size() - has_output);
     const std::uint64_t sum = std::accumulate(splits.begin(), splits.end(), std::uint64_t{0});

@@ -20,6 +20,8 @@ std::size_t eager_bytes(const Descriptor& descriptor, std::uint64_t rows, int me
     case Collective::kBroadcast:
       return member == descriptor.root ? descriptor.shape.elements() * size_of(descriptor.dtype) : 0;
     case Collective::kAllgather:
+    case Collective::kGather:
+    case Collective::kScatter:
     case Collective::kAlltoall: {
       // Another rank's rows are not to be believed.
       std::size_t bytes = 0;
@@ -33,7 +35,8 @@ std::size_t eager_bytes(const Descriptor& descriptor, std::uint64_t rows, int me
 
 std::optional<EagerPart> eager_part(const Descriptor& descriptor, const Contribution& from, int members,
                                     const std::byte* data, int self) {
-  if (descriptor.collective != Collective::kAlltoall) return EagerPart{data, from.rows};
+  if (descriptor.collective == Collective::kGather && descriptor.root != self) return EagerPart{data, 0};
+  if (!has_splits(descriptor.collective)) return EagerPart{data, from.rows};
   std::uint64_t before = 0;
   std::uint64_t sum = 0;
   for (int m = 0; m < members; ++m) {

@@ -33,6 +33,8 @@ bool depends_on_ranks(const Operation& operation) {
     case Collective::kAllgather: return gives_output(operation);
     case Collective::kBroadcast:
     case Collective::kReduce:
+    case Collective::kGather:
+    case Collective::kScatter:
     case Collective::kAlltoall:
     case Collective::kReduceScatter: return true;
   }

@@ -116,8 +116,8 @@ std::string Descriptor::to_string() const {
   if (on_device)
     text += device_index == 0 ? " on a GPU" : " on GPU " + std::to_string(device_index + 1) + " of its own";
   if (captured) text += ", captured into a CUDA graph";
-  if (collective == Collective::kBroadcast) text += " from root " + std::to_string(root);
-  if (collective == Collective::kReduce) text += " to root " + std::to_string(root);
+  if (collective == Collective::kBroadcast || collective == Collective::kScatter) text += " from root " + std::to_string(root);
+  if (collective == Collective::kReduce || collective == Collective::kGather) text += " to root " + std::to_string(root);
   if (prescale != 1.0) text += ", prescale " + std::to_string(prescale);
   if (postscale != 1.0) text += ", postscale " + std::to_string(postscale);
   if (compression != Compression::kNone) text += ", compression " + std::string(name_of(compression));
@@ -167,7 +167,7 @@ void check_output(const Call& call, const Array& input, const Array& output) {
                     ". Remedy: give them one dtype and one shape" +
                     (has_own_rows ? ", but for the first dimension, which is that of the result." : "."));
   }
-  // Of an allgather, this rank's rows may lie anywhere in the result.
+  // Of a gather, this rank's rows may lie anywhere in the result.
   const std::size_t element = size_of(input.dtype);
   if (has_own_rows && input.device != kHost) {
     throw Error(ErrorKind::kInvalidArgument,
@@ -175,7 +175,7 @@ void check_output(const Call& call, const Array& input, const Array& output) {
                     "': on a GPU results have memory of the engine's. Remedy: leave the output out, and "
                     "copy the result.");
   }
-  const bool apart = call.collective == Collective::kAlltoall || (!has_own_rows && output.data != input.data);
+  const bool apart = has_splits(call.collective) || (!has_own_rows && output.data != input.data);
   if (apart && overlap(input.data, input.shape.elements() * element, output.data, output.shape.elements() * element)) {
     throw Error(ErrorKind::kInvalidArgument,
                 "'" + call.name +

@@ -40,7 +40,12 @@ struct Shape {
 
 // The first dimension may differ between ranks.
 constexpr bool has_free_rows(Collective collective) {
-  return collective == Collective::kAllgather || collective == Collective::kAlltoall;
+  return collective == Collective::kAllgather || collective == Collective::kAlltoall ||
+         collective == Collective::kGather || collective == Collective::kScatter;
+}
+// What a rank gives is dealt out by its splits: of a scatter only the root has rows to deal out.
+constexpr bool has_splits(Collective collective) {
+  return collective == Collective::kAlltoall || collective == Collective::kScatter;
 }
 // The result has another shape than the tensor.
 constexpr bool has_own_result(Collective collective) {
@@ -48,7 +53,7 @@ constexpr bool has_own_result(Collective collective) {
 }
 
 // The part of an operation that must be the same on every rank. Ranks announce it once in full, afterwards by its hash.
-// Allgather and alltoall may differ in the first dimension, which is therefore not part of the hash.
+// Gathers, alltoall and scatter may differ in the first dimension, which is therefore not part of the hash.
 // A group is announced, decided and completed as one operation: all of it runs, or nothing.
 struct Descriptor {
   std::string name;
@@ -119,11 +124,11 @@ struct Operation {
   Descriptor descriptor;
   ProcessSetId process_set = kWorld;
   const std::byte* input = nullptr;
-  // Allreduce, broadcast: may equal input. Allgather, alltoall, reducescatter: null where the engine allocates the
+  // Allreduce, broadcast: may equal input. Gathers, alltoall, scatters: null where the engine allocates the
   // result. Of a group: where its parts lie in a row.
   std::byte* output = nullptr;
   std::uint64_t output_rows = 0;  // of `output`; the negotiation tells whether they are those of the result
-  // Alltoall: rows for each rank, empty: all alike; allgather of a group: rows of each part. Written by the engine: of an
+  // Alltoall, scatter: rows for each rank, empty: all alike; allgather of a group: rows of each part. Written by the engine: of an
   // allreduce from registered memory to another place in it, where it comes from, plus 1.
   std::vector<std::uint64_t> splits;
   std::vector<std::shared_ptr<Operation>> parts;  // of a group: see `make_group`
@@ -141,8 +146,8 @@ struct Operation {
   std::atomic<OperationState> state = OperationState::kSubmitted;
   std::shared_ptr<const Error> error;  // why it failed
   bool in_use = false;  // it has failed, but MPI may still read and write its memory, which must stay for ever
-  Memory result;  // allgather, alltoall, reducescatter; nothing where `output` has it
-  std::vector<std::uint64_t> result_rows;  // allgather, alltoall: rows that came from each rank
+  Memory result;  // gathers, alltoall, scatters; nothing where `output` has it
+  std::vector<std::uint64_t> result_rows;  // gathers, alltoall, scatter: rows that came from each rank
   Rank last_joined = -1;
   std::uint32_t epoch = 0;  // of the members whose result it is
 

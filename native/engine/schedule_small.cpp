@@ -77,6 +77,8 @@ void Schedule::finish_eager(std::span<const EagerPart> parts, Operation& own) {
       if (own.descriptor.root == self_) reduce_eager(parts, own);
       return;
     case Collective::kAllgather:
+    case Collective::kGather:
+    case Collective::kScatter:
     case Collective::kAlltoall: return gather_eager(parts, own);
     case Collective::kBroadcast: {
       const std::byte* const from = parts[own.descriptor.root].data;

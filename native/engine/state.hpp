@@ -129,7 +129,7 @@ std::size_t eager_bytes(const Descriptor& descriptor, std::uint64_t rows, int me
 
 // How many splits go along with it, and rows of an output.
 inline std::size_t eager_splits(const Descriptor& descriptor, std::size_t members, bool has_output) {
-  return (descriptor.collective == Collective::kAlltoall ? members : 0) + (has_output ? 1 : 0);
+  return (has_splits(descriptor.collective) ? members : 0) + (has_output ? 1 : 0);
 }
 
 // Whether the operation carries its data in the announcement. Where ranks answer differently, the data is not used.

@@ -58,8 +58,7 @@ void check(const Descriptor& descriptor) {
     check_factor(descriptor, "prescale_factor", descriptor.prescale);
     check_factor(descriptor, "postscale_factor", descriptor.postscale);
   }
-  const bool deals_rows =
-      descriptor.collective == Collective::kReduceScatter || descriptor.collective == Collective::kAlltoall;
+  const bool deals_rows = descriptor.collective == Collective::kReduceScatter || has_splits(descriptor.collective);
   if (deals_rows && descriptor.shape.dims == 0) {
     throw Error(ErrorKind::kInvalidArgument, title(descriptor) +
                                                  ": a scalar has no rows to deal out. Remedy: pass a tensor of at "
@@ -67,7 +66,7 @@ void check(const Descriptor& descriptor) {
   }
 }
 
-// Of an alltoall without splits.
+// Of an alltoall or scatter without splits.
 std::vector<std::uint64_t> even_splits(const Descriptor& descriptor, std::size_t members) {
   const std::uint64_t rows = descriptor.shape.rows();
   if (rows % members != 0) {
@@ -241,6 +240,11 @@ void Engine::prepare(ProcessSet& set, Operation& operation) {
   if (operation.renewed) return;
   const Descriptor& descriptor = operation.descriptor;
   check(descriptor);
+  // Whoever is not the root of a scatter passes a tensor for its dtype and the shape of a row, and gives nothing.
+  if (descriptor.collective == Collective::kScatter && descriptor.root != set.self) {
+    operation.descriptor.shape.extent[0] = 0;
+    operation.splits.assign(set.peers.size(), 0);
+  }
   if (descriptor.on_device && !set.servers.empty()) {
     throw Error(ErrorKind::kInvalidArgument, title(operation) +
                                                  ": in a job with servers tensors lie in the host's memory. Remedy: "
@@ -248,12 +252,14 @@ void Engine::prepare(ProcessSet& set, Operation& operation) {
   }
   if (descriptor.on_device) set.schedule.admit(operation);
   operation.signature = descriptor.signature();
-  if (descriptor.collective == Collective::kAlltoall && operation.splits.empty()) {
-    operation.splits = even_splits(descriptor, set.peers.size());
-  }
-  if (descriptor.collective == Collective::kReduce && descriptor.is_group()) {
+  const bool takes_one = has_root(descriptor.collective) && descriptor.collective != Collective::kBroadcast;
+  if (takes_one && descriptor.is_group()) {
     throw Error(ErrorKind::kInvalidArgument,
-                title(operation) + ": a reduce takes one tensor. Remedy: submit them one by one.");
+                title(operation) + ": a " + std::string(name_of(descriptor.collective)) +
+                    " takes one tensor. Remedy: submit them one by one.");
+  }
+  if (has_splits(descriptor.collective) && operation.splits.empty()) {
+    operation.splits = even_splits(descriptor, set.peers.size());
   }
   // What is empty may lie nowhere.
   const bool has_no_place = operation.output == nullptr && operation.bytes() > 0;
@@ -309,8 +315,12 @@ std::optional<std::uint64_t> Engine::input_apart(const Operation& operation) con
 // of it, or, of the allgather, when it runs.
 std::optional<std::uint64_t> Engine::registered_at(const Operation& operation) const {
   const Descriptor& descriptor = operation.descriptor;
-  // What the others add to on its way to the root is never what the caller has.
-  if (arena_ == nullptr || descriptor.on_device || descriptor.collective == Collective::kReduce) return std::nullopt;
+  // What the others add to on its way to the root is never what the caller has, and of what one rank gathers or deals out
+  // the others see nothing.
+  const bool sees_nothing = descriptor.collective == Collective::kReduce ||
+                            descriptor.collective == Collective::kGather ||
+                            descriptor.collective == Collective::kScatter;
+  if (arena_ == nullptr || descriptor.on_device || sees_nothing) return std::nullopt;
   if (descriptor.collective == Collective::kAlltoall) return arena_->offset_of(operation.input, operation.bytes());
   if (operation.output == nullptr) return std::nullopt;
   if (descriptor.collective == Collective::kAllgather && !descriptor.is_group()) {

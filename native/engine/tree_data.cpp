@@ -20,6 +20,8 @@ bool may_carry_data(const Descriptor& descriptor) {
     case Collective::kBroadcast: return descriptor.shape.elements() > 0;
     case Collective::kAllgather: return descriptor.shape.row_elements() > 0;  // its rows are those of the entry
     case Collective::kReduceScatter:
+    case Collective::kGather:
+    case Collective::kScatter:
     case Collective::kAlltoall:
     case Collective::kBarrier: return false;
   }

@@ -311,13 +311,13 @@ class AlteredJob {
     const engine::Array input = array_of(wish, wish.rows);
     std::optional<engine::Array> output;
     if (engine::has_own_result(wish.collective)) {
-      const bool gathers = wish.collective == Collective::kAllgather;
+      const bool gathers = wish.collective == Collective::kAllgather || wish.collective == Collective::kGather;
       if (wish.with_output) output = array_of(wish, gathers ? wish.rows * kRanks : wish.rows / kRanks);
     } else {
       output = wish.with_output ? array_of(wish, wish.rows) : input;
     }
     auto operation = engine::make_operation(call, input, output ? &*output : nullptr);
-    if (wish.collective == Collective::kAlltoall) operation->splits = wish.splits;
+    if (engine::has_splits(wish.collective)) operation->splits = wish.splits;
     return operation;
   }
 

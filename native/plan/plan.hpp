@@ -12,6 +12,9 @@
 //   kAllgather       R*P chunks of kData: block r is own, and only read -> block b holds rank b's
 //   kBroadcast       P chunks of kData: root's hold the values, and are only read -> all hold root's
 //   kReduce          any number of chunks of kData: own values -> root's hold the sum; the others' are unspecified
+//   kGather          R*P chunks of kData: block r is own, and only read -> root's block b holds rank b's
+//   kScatter         R*P chunks of kData: root's hold the values, and are only read -> block r holds root's block r; the
+//                    other ranks' other blocks are unspecified
 //   kAlltoall        R*P chunks of kInput: block d is for rank d -> R*P chunks of kData: block s came from rank s; what
 //                    a rank gives itself is copied by whoever runs the plan, which may do so, too
 //
@@ -88,7 +91,7 @@ struct Header {
   Collective collective{};
   int ranks = 0;
   int nodes = 0;  // the ranks, and those who serve
-  Rank root = 0;  // kBroadcast, kReduce
+  Rank root = 0;  // kBroadcast, kReduce, kGather, kScatter
   std::uint32_t chunks = 0;
   std::uint32_t scratch_chunks = 0;
   bool inputs_ready = false;  // see above

@@ -22,7 +22,8 @@ struct Operands {
   Layout input_layout;
   std::byte* data = nullptr;
   const std::byte* input = nullptr;  // of an alltoall; of an allreduce, where that lies elsewhere than its sum
-  const std::byte* own_block = nullptr;  // of an allgather, where that lies elsewhere: plans only read it
+  // Where that lies elsewhere: of a gather, what plans only read; of a scatter, this rank's result.
+  const std::byte* own_block = nullptr;
   std::byte* scratch = nullptr;
   std::vector<std::byte*> peer_data;  // by rank: their kData as seen from here; empty or null where it is not
   // By rank: their `input`s of an allreduce as seen from here, for a plan that `sums_at_once`. Empty: nobody reads them here.

@@ -1,7 +1,8 @@
-// Allgather, broadcast, reducescatter and alltoall as their users see them.
+// Gathers, broadcast, scatters and alltoall as their users see them.
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <vector>
 
@@ -194,4 +195,125 @@ TEST_CASE("memory of results is used again, and what is kept has a bound") {
   CHECK(Memory::kept_bytes() <= Memory::kMostKept);
   Memory::trim();
   CHECK(Memory::kept_bytes() == 0);
+}
+
+namespace {
+
+// Rank r's part of what one rank has of all: r rows of three elements, or so many more.
+std::vector<float> part_of(Rank rank, std::uint64_t more) {
+  return std::vector<float>((static_cast<std::uint64_t>(rank) + more) * 3, mark(rank));
+}
+
+std::vector<float> parts_of_all(int ranks, std::uint64_t more) {
+  std::vector<float> all;
+  for (Rank rank = 0; rank < ranks; ++rank) {
+    const std::vector<float> part = part_of(rank, more);
+    all.insert(all.end(), part.begin(), part.end());
+  }
+  return all;
+}
+
+std::shared_ptr<Operation> rooted(Collective collective, Rank root, const std::vector<float>& data) {
+  auto operation = make(collective, "of one", {data.size() / 3, 3}, DType::kFloat32, data.data(), nullptr);
+  operation->descriptor.root = root;
+  return operation;
+}
+
+bool has(const Operation& operation, const std::vector<float>& expected) {
+  return operation.result.size() == expected.size() * sizeof(float) &&
+         std::equal(expected.begin(), expected.end(), reinterpret_cast<const float*>(operation.result.data()));
+}
+
+}  // namespace
+
+TEST_CASE("one rank gathers what all have, and deals out what it has, of any sizes") {
+  on_all_clusters([](Cluster& cluster) {
+    const int ranks = cluster.ranks();
+    cluster.run([&](Rank rank) {
+      Runtime& runtime = cluster.runtime(rank);
+      // In their announcements, direct, and along trees.
+      for (const std::uint64_t more : {0, 1, 3000, 200'000}) {
+        for (Rank root = 0; root < ranks; ++root) {
+          const std::vector<float> own = part_of(rank, more);
+          const std::vector<float> all = parts_of_all(ranks, more);
+          const auto gathered = rooted(Collective::kGather, root, own);
+          run(runtime, gathered);
+          CHECK(has(*gathered, rank == root ? all : std::vector<float>()));
+          for (Rank from = 0; from < ranks; ++from) {
+            const std::uint64_t rows = rank == root ? static_cast<std::uint64_t>(from) + more : 0;
+            CHECK(gathered->result_rows[static_cast<std::size_t>(from)] == rows);
+          }
+
+          // Nobody looks at what others than the root pass.
+          const std::vector<float> nothing_of_it(7 * 3, -1);
+          const auto dealt = rooted(Collective::kScatter, root, rank == root ? all : nothing_of_it);
+          for (Rank to = 0; to < ranks; ++to) dealt->splits.push_back(static_cast<std::uint64_t>(to) + more);
+          run(runtime, dealt);
+          CHECK(has(*dealt, own));
+        }
+      }
+      // Without splits as much to each, and into the caller's memory.
+      const std::vector<float> even(static_cast<std::size_t>(ranks) * 6, mark(1));
+      std::vector<float> share(7, -1);
+      const engine::Call call{.collective = Collective::kScatter, .name = "even", .root = 1};
+      const auto array = [](std::vector<float>& data, std::uint64_t rows) {
+        return engine::Array{reinterpret_cast<std::byte*>(data.data()), engine::Shape::of(std::array{rows, 3UL}),
+                             DType::kFloat32};
+      };
+      std::vector<float> given = even;
+      const engine::Array output = array(share, 2);
+      run(runtime, engine::make_operation(call, array(given, given.size() / 3), &output));
+      CHECK(std::count(share.begin(), share.end(), mark(1)) == 6);
+      CHECK(share.back() == -1);
+      // The root's own rows may lie in its result.
+      std::vector<float> place(static_cast<std::size_t>(ranks) * 6 + 1, -1);
+      std::fill(place.begin() + 3, place.begin() + 9, mark(rank));
+      const engine::Array rows{reinterpret_cast<std::byte*>(place.data() + 3), engine::Shape::of(std::array{2UL, 3UL}),
+                               DType::kFloat32};
+      const engine::Array all_rows = array(place, static_cast<std::uint64_t>(ranks) * 2);
+      const engine::Call gather{.collective = Collective::kGather, .name = "inside", .root = 0};
+      run(runtime, engine::make_operation(gather, rows, rank == 0 ? &all_rows : nullptr));
+      for (Rank from = 0; from < ranks && rank == 0; ++from) {
+        const auto begin = place.begin() + from * 6;
+        CHECK(std::count(begin, begin + 6, mark(from)) == 6);
+      }
+      CHECK(place.back() == -1);
+    });
+  });
+}
+
+TEST_CASE("what does not fit a gather or a scatter is told to all") {
+  on_all_clusters([](Cluster& cluster) {
+    const auto ranks = static_cast<std::uint64_t>(cluster.ranks());
+    cluster.run([&](Rank rank) {
+      Runtime& runtime = cluster.runtime(rank);
+      const std::vector<float> rows(ranks * 3, mark(rank));
+      for (const Collective collective : {Collective::kGather, Collective::kScatter}) {
+        CHECK_THROWS_WITH_AS(run(runtime, rooted(collective, rank == 1 ? 1 : 0, rows)),
+                             doctest::Contains("pass the same root_rank"), Error);
+        auto operation = rooted(collective, 0, rows);
+        if (rank == 1) operation->descriptor.dtype = DType::kInt32;
+        CHECK_THROWS_WITH_AS(run(runtime, operation), doctest::Contains("the dtype differs"), Error);
+        operation = rooted(collective, 0, rows);
+        if (rank == 1) operation->descriptor.shape = engine::Shape::of(std::array{ranks * 3, 1UL});
+        CHECK_THROWS_WITH_AS(run(runtime, operation), doctest::Contains("the shape differs"), Error);
+        CHECK_THROWS_WITH_AS(run(runtime, rooted(collective, 7, rows)), doctest::Contains("root rank 7"), Error);
+      }
+      auto scatter = rooted(Collective::kScatter, 1, rows);
+      scatter->splits.assign(ranks, 2);
+      CHECK_THROWS_WITH_AS(run(runtime, scatter), doctest::Contains("rank 1 gave"), Error);
+      std::vector<float> wrong(rows.size() + 3);
+      const engine::Call call{.collective = Collective::kGather, .name = "gather", .root = 1};
+      const engine::Array own{reinterpret_cast<std::byte*>(const_cast<float*>(rows.data())),
+                              engine::Shape::of(std::array{1UL, 3UL}), DType::kFloat32};
+      const engine::Array output{reinterpret_cast<std::byte*>(wrong.data()),
+                                 engine::Shape::of(std::array{ranks + 1, 3UL}), DType::kFloat32};
+      CHECK_THROWS_WITH_AS(run(runtime, engine::make_operation(call, own, rank == 1 ? &output : nullptr)),
+                           doctest::Contains("rank 1 gave an output of"), Error);
+      // And goes on.
+      const auto gathered = rooted(Collective::kGather, 1, rows);
+      run(runtime, gathered);
+      CHECK(gathered->result.size() == (rank == 1 ? ranks * rows.size() * sizeof(float) : 0));
+    });
+  });
 }

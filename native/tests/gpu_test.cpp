@@ -92,7 +92,7 @@ TEST_CASE("gpu: a group is packed, averaged with its factors, and unpacked") {
 }
 
 // Each of these has its own way through NCCL where rows do not divide.
-TEST_CASE("gpu: reducescatter of uneven rows, alltoall and allgather, on two process sets") {
+TEST_CASE("gpu: reducescatter of uneven rows, alltoall, gathers and scatter, on two process sets") {
   use_double();
   Cluster cluster({.ranks = 3});
   cluster.run([&](Rank rank) {
@@ -120,6 +120,12 @@ TEST_CASE("gpu: reducescatter of uneven rows, alltoall and allgather, on two pro
     CHECK(result_of(Collective::kReduceScatter, engine::kWorld, {}) == sums[rank]);
     const auto from_each = static_cast<std::size_t>(rank == 0 ? 7 : 0);
     CHECK(result_of(Collective::kAlltoall, engine::kWorld, {7, 0, 0}).size() == from_each * 3);
+    // To and from rank 0.
+    std::vector<float> gathered;
+    for (int time = 0; time < 3 && rank == 0; ++time) gathered.insert(gathered.end(), values.begin(), values.end());
+    CHECK(result_of(Collective::kGather, engine::kWorld, {}) == gathered);
+    const std::vector<std::vector<float>> dealt{{0, 1}, {}, {2, 3, 4, 5, 6}};
+    CHECK(result_of(Collective::kScatter, engine::kWorld, {2, 0, 5}) == dealt[rank]);
     if (rank == 1) return;
     CHECK(result_of(Collective::kAllgather, pair, {}).size() == 14);
   });

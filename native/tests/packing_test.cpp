@@ -119,6 +119,23 @@ double bound_of_all_roots(const Matrix& rates, bool backwards) {
   return bound;
 }
 
+// Ford and Fulkerson: what comes into any set of nodes without the root carries a block for each of them; and `backwards`
+// what leaves it.
+double bound_of_blocks(const Matrix& rates, bool backwards) {
+  double bound = std::numeric_limits<double>::max();
+  const std::size_t nodes = rates.size();
+  for (std::size_t set = 2; set < std::size_t{1} << nodes; set += 2) {
+    double entering = 0;
+    for (std::size_t a = 0; a < nodes; ++a) {
+      for (std::size_t b = 0; b < nodes; ++b) {
+        if ((set >> a & 1) == 1 && (set >> b & 1) == 0) entering += backwards ? rates[a][b] : rates[b][a];
+      }
+    }
+    bound = std::min(bound, entering / std::popcount(set));
+  }
+  return bound;
+}
+
 double bound_of_trees(const Matrix& rates) {
   std::vector<std::size_t> part_of;
   return bound_of_trees(rates, part_of, 0);
@@ -208,19 +225,27 @@ TEST_CASE("packing: trees reach what no packing exceeds, few of them nearly so, 
       std::vector<Rank> all(static_cast<std::size_t>(hosts));
       std::iota(all.begin(), all.end(), 0);
       for (const Collective collective : {Collective::kAllreduce, Collective::kBroadcast, Collective::kReduce,
-                                          Collective::kAllgather, Collective::kReduceScatter}) {
+                                          Collective::kAllgather, Collective::kReduceScatter, Collective::kGather,
+                                          Collective::kScatter}) {
         CAPTURE(name_of(collective));
         const bool rooted = has_root(collective);
         const bool summed = collective == Collective::kAllreduce;
         const std::size_t roots = summed ? 0 : rooted ? 1 : all.size();
-        const bool backwards = collective == Collective::kReduce || collective == Collective::kReduceScatter;
-        const Rows rows(backwards ? fabric.reversed() : fabric, std::span(all).first(roots));
+        const bool blocks = collective == Collective::kGather || collective == Collective::kScatter;
+        const bool backwards = collective == Collective::kReduce || collective == Collective::kReduceScatter ||
+                               collective == Collective::kGather;
+        const Rows rows(backwards ? fabric.reversed() : fabric, std::span(all).first(roots),
+                        blocks ? Load::kBlocks : Load::kSame);
         const auto packing = pack(rows);
         REQUIRE(packing);
         check_room(rows, *packing);
         CHECK(packing->rate() >= 0.995 * packing->bound);
         const double bound = packing->bound * rows.unit();
-        if (rooted) CHECK(packing->rate() * rows.unit() >= 0.995 * bound_of_root(rates, backwards));
+        if (blocks && hosts <= 10) {
+          CHECK(packing->rate() * rows.unit() >= 0.995 * bound_of_blocks(rates, backwards));
+          CHECK(packing->rate() * rows.unit() <= 1.001 * bound_of_blocks(rates, backwards));
+        }
+        if (rooted && !blocks) CHECK(packing->rate() * rows.unit() >= 0.995 * bound_of_root(rates, backwards));
         if (summed && hosts <= 7) CHECK(packing->rate() * rows.unit() >= 0.995 * bound_of_trees(rates));
         if (roots > 1 && hosts <= 10) {
           CHECK(packing->rate() * rows.unit() >= 0.995 * bound_of_all_roots(rates, backwards));
@@ -232,7 +257,7 @@ TEST_CASE("packing: trees reach what no packing exceeds, few of them nearly so, 
         // Plans of 16 hosts take long to prove: every eighth.
         if (hosts > 8 && i % 8 != 0) continue;
         const Outcome outcome = planned(topology, "packed_trees", collective, 128, 1, kNoSteps);
-        CHECK(1 / outcome.seconds >= 0.9 * bound * (roots > 1 ? hosts : 1));
+        CHECK(1 / outcome.seconds >= 0.9 * bound * (roots > 1 || blocks ? hosts : 1));
       }
     }
   }
@@ -408,7 +433,15 @@ TEST_CASE(
     for (std::vector<float>& result : data) {
       for (std::size_t of = 0; of < hosts; ++of) CHECK(all_are(block(result, of), of + 1));
     }
-    const std::vector<Plan> scatter = packed_plans(topology, Collective::kReduceScatter);
+    const std::vector<Plan> reduce_scatter = packed_plans(topology, Collective::kReduceScatter);
+    run(reduce_scatter, data, layout_of(reduce_scatter));
+    for (std::size_t rank = 0; rank < hosts; ++rank) CHECK(all_are(block(data[rank], rank), hosts * (rank + 1)));
+    // What everybody has now is gathered on rank 0, which deals out what it gets.
+    const std::vector<Plan> to_one = packed_plans(topology, Collective::kGather);
+    run(to_one, data, layout_of(to_one));
+    for (std::size_t of = 0; of < hosts; ++of) CHECK(all_are(block(data[0], of), hosts * (of + 1)));
+    for (std::size_t rank = 1; rank < hosts; ++rank) std::ranges::fill(data[rank], -1);
+    const std::vector<Plan> scatter = packed_plans(topology, Collective::kScatter);
     run(scatter, data, layout_of(scatter));
     for (std::size_t rank = 0; rank < hosts; ++rank) CHECK(all_are(block(data[rank], rank), hosts * (rank + 1)));
   }

@@ -9,7 +9,8 @@ namespace ringcore::testing {
 
 inline constexpr Collective kCollectives[] = {Collective::kAllreduce, Collective::kAllgather,
                                               Collective::kBroadcast, Collective::kReduceScatter,
-                                              Collective::kAlltoall,  Collective::kReduce};
+                                              Collective::kAlltoall,  Collective::kReduce,
+                                              Collective::kGather,    Collective::kScatter};
 
 // One host; as many hosts as ranks; hosts of four ranks, the last one perhaps smaller; ranks dealt out to `hosts` in turn.
 inline std::vector<plan::Topology> topologies(int ranks, int hosts) {

@@ -230,6 +230,40 @@ def reduce(adapter: Adapter, checks: Checks) -> None:
 
 
 @case
+def gather(adapter: Adapter, checks: Checks) -> None:
+    me, size, c = ringcore.rank(), ringcore.size(), adapter.collectives
+    tables = ([3] * size, list(range(size)), [0] * size, [1000 * (rank + 1) for rank in range(size)])
+    for dtype, rows, tail in itertools.product(adapter.dtypes, tables, ((), (2, 3))):
+        parts = [payload(rank, (rows[rank], *tail), dtype) for rank in range(size)]
+        root = sum(rows) % size
+        own = adapter.tensor(parts[me])
+        for result in (c.gather(own, root), c.synchronize(c.gather_async(own, root))):
+            what = f"gather of {dtype}, rows {rows}, {tail} to {root}"
+            checks.that(f"{what} has a result on its root", (result is not None) == (me == root))
+            if me == root:
+                checks.equal(what, adapter.array(result), np.concatenate(parts), common=False)
+        checks.equal("gather leaves its input", adapter.array(own), parts[me], common=False)
+
+
+@case
+def scatter(adapter: Adapter, checks: Checks) -> None:
+    me, size, c = ringcore.rank(), ringcore.size(), adapter.collectives
+    tables = ([3] * size, list(range(size)), [0] * size, [1000 * (rank + 1) for rank in range(size)])
+    for dtype, rows, tail in itertools.product(adapter.dtypes, tables, ((), (2, 3))):
+        root = sum(rows) % size
+        all_rows = payload(root, (sum(rows), *tail), dtype)
+        expected = np.split(all_rows, np.cumsum(rows)[:-1])[me]
+        # Elsewhere than on the root neither the rows nor the splits are looked at.
+        own = adapter.tensor(all_rows if me == root else payload(me, (1, *tail), dtype))
+        splits = _splits(adapter, rows) if me == root else None
+        for result in (c.scatter(own, root, splits), c.synchronize(c.scatter_async(own, root, splits))):
+            what = f"scatter of {dtype}, rows {rows}, {tail} from {root}"
+            checks.equal(what, adapter.array(result), expected, common=False)
+        if rows == [3] * size:
+            checks.equal("scatter without splits", adapter.array(c.scatter(own, root)), expected, common=False)
+
+
+@case
 def alltoall(adapter: Adapter, checks: Checks) -> None:
     me, size, c = ringcore.rank(), ringcore.size(), adapter.collectives
     tables = {
@@ -267,6 +301,7 @@ def results_go_where_the_caller_says(adapter: Adapter, checks: Checks) -> None:
         share = reduced(longer, "max")[first : first + rows + (me == 0)]
         exchanged = np.concatenate([part[:-1].reshape(size, rows, 2)[me] for part in longer])
         sent = adapter.tensor(np.ascontiguousarray(longer[me][:-1]))
+        dealt = longer[size - 1][:-1].reshape(size, rows, 2)[me]
         # Places of other values, as the framework makes them.
         places = {
             "allreduce": c.allreduce(own, op=OPS["min"]),
@@ -274,6 +309,8 @@ def results_go_where_the_caller_says(adapter: Adapter, checks: Checks) -> None:
             "allgather": c.allgather(own),
             "reducescatter": c.reducescatter(adapter.tensor(longer[me]), op=OPS["min"]),
             "alltoall": c.alltoall(sent),
+            "gather": c.allgather(own),
+            "scatter": c.alltoall(sent),
         }
         calls = {
             "allreduce": (reduced(parts, "max"), partial(c.allreduce, own, op=OPS["max"])),
@@ -282,10 +319,16 @@ def results_go_where_the_caller_says(adapter: Adapter, checks: Checks) -> None:
             "reducescatter": (share, partial(c.reducescatter, adapter.tensor(longer[me]), op=OPS["max"])),
             "alltoall": (exchanged, partial(c.alltoall, sent)),
         }
+        if hasattr(c, "scatter"):  # tasks of MXNet give nothing to one rank alone
+            calls["gather"] = (everything, partial(c.gather, own, size - 1))
+            calls["scatter"] = (dealt, partial(c.scatter, sent, size - 1))
         for verb, (expected, call) in calls.items():
             out = places[verb]
-            common = verb not in ("reducescatter", "alltoall")
-            checks.that(f"{verb} of {rows} {dtype} returns its output", call(out=out) is out)
+            common = verb not in ("reducescatter", "alltoall", "gather", "scatter")
+            gets_nothing = verb == "gather" and me != size - 1
+            checks.that(f"{verb} of {rows} {dtype} returns its output", call(out=out) is (None if gets_nothing else out))
+            if gets_nothing:
+                continue
             checks.equal(f"{verb} of {rows} {dtype} into an output", adapter.array(out), expected, common=common)
         out = places["allgather"]
         results = c.grouped_allgather([own, own], out=[out, c.allgather(own)])

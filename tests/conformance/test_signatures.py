@@ -20,8 +20,9 @@ VERBS = {
 
 # Module -> what has to be installed besides, what its verbs take more than the others, and what it does not have.
 WITHOUT_PROMISES = {name for name in VERBS if "async" in name}
-# What one rank gets and the others do not is nothing that a graph, or a task that is traced, could go on with.
-FOR_ONE = {"reduce", "reduce_async"}
+# What one rank gets, or deals out, and the others do not is nothing that a graph, or a task that is traced, could go on
+# with.
+FOR_ONE = {verb + suffix for verb in ("reduce", "gather", "scatter") for suffix in ("", "_async")}
 IN_PLACE = {name for name in VERBS if name.endswith("_")}
 SURFACES = {
     "ringcore": ("numpy", {"compression"}, set()),

@@ -244,14 +244,14 @@ def test_the_command_says_what_goes_through_links_with_a_price(tmp_path: Path) -
     assert backwards == (25e6, pytest.approx(0.002))
 
 
-ROOTED = ("broadcast", "reduce")
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
 
 
 def direct(asked: plans.Request) -> plans.Plan:
     """Everybody sends to everybody, the root to all, or all to the root."""
     ranks, collective = range(asked.ranks), asked.collective
     pairs = [(source, target) for source in ranks for target in ranks if source != target]
-    builder = plans.Builder("direct", asked, 1 if collective in ROOTED else asked.ranks)
+    builder = plans.Builder("direct", asked, 1 if collective in ("broadcast", "reduce") else asked.ranks)
     for source, target in pairs:
         if collective == "broadcast" and source == asked.root:
             builder[source].send(target, 0)
@@ -259,6 +259,12 @@ def direct(asked: plans.Request) -> plans.Plan:
         elif collective == "reduce" and target == asked.root:
             builder[source].send(target, 0)
             builder[target].recv_reduce(source, 0, final=source == max(ranks))
+        elif collective == "gather" and target == asked.root:
+            builder[source].send(target, source)
+            builder[target].recv(source, source)
+        elif collective == "scatter" and source == asked.root:
+            builder[source].send(target, target)
+            builder[target].recv(source, target)
         elif collective == "allgather":
             builder[source].send(target, source)
         elif collective == "reducescatter":
@@ -274,7 +280,7 @@ def direct(asked: plans.Request) -> plans.Plan:
     return builder.plan()
 
 
-@pytest.mark.parametrize("collective", ["allgather", "reducescatter", "broadcast", "reduce", "alltoall"])
+@pytest.mark.parametrize("collective", ["allgather", "reducescatter", "broadcast", "reduce", "gather", "scatter", "alltoall"])
 def test_the_command_runs_each_collective(tmp_path: Path, collective: str) -> None:
     plan = direct(plans.Request(collective, 1 << 20, (0, 1, 2), root=1 if collective in ROOTED else 0))
     assert plan.check() is None

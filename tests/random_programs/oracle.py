@@ -16,7 +16,7 @@ _REPEATED = 4093  # a prime: what lands in another piece of a tensor is seen
 def inputs(call: Call, rank: int) -> list[np.ndarray]:
     """A member's tensors: values whose sums and products over a few ranks are exact in 8 bits."""
     shapes = call.shapes
-    if call.verb in ("allgather", "alltoall"):
+    if call.verb in ("allgather", "alltoall", "gather", "scatter"):
         shapes = (shapes[call.members.index(rank)],)
     rng = np.random.default_rng([call.seed, rank])
     return [_values(rng, shape, call) for shape in shapes]
@@ -45,7 +45,9 @@ def expected(call: Call, rank: int, joined: tuple[int, ...] = ()) -> list[np.nda
     index = call.members.index(rank)
     if call.verb == "broadcast":
         return parts[call.members.index(call.root)]
-    if call.verb == "allgather":
+    if call.verb in ("reduce", "gather") and rank != call.root:
+        return []
+    if call.verb in ("allgather", "gather"):
         return [np.concatenate([part[0] for part in parts])]
     if call.verb == "alltoall":
         ends = [np.cumsum(row) for row in call.splits]
@@ -54,8 +56,8 @@ def expected(call: Call, rank: int, joined: tuple[int, ...] = ()) -> list[np.nda
             for part, row, end in zip(parts, call.splits, ends, strict=True)
         ]
         return [np.concatenate(pieces)]
-    if call.verb == "reduce" and rank != call.root:
-        return []
+    if call.verb == "scatter":
+        return [np.split(parts[call.members.index(call.root)][0], np.cumsum(call.splits[0])[:-1])[index]]
     sums = [_reduced([part[i] for part in parts], call) for i in range(len(call.shapes))]
     if call.verb in ("allreduce", "reduce"):
         return sums

@@ -12,8 +12,9 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 DTYPES = (*FLOATS, "uint8", "int8", "uint16", "int16", "int32", "int64", "bool")
 OPS = ("sum", "average", "min", "max", "product")
 REDUCING = ("allreduce", "reducescatter", "reduce")
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
 VERBS = ("allreduce", "allreduce", "allreduce", "allreduce", "broadcast", "allgather", "reducescatter", "alltoall",
-         "reduce")  # fmt: skip
+         "reduce", "gather", "scatter")  # fmt: skip
 # Bytes at most, and how often: from nothing over the short cut and buckets to pieces of large ones.
 SIZES = ((0, 0.05), (512, 0.45), (64 << 10, 0.37), (1 << 20, 0.1), (8 << 20, 0.03))
 TAILS: tuple[Shape, ...] = ((), (), (3,), (2, 5))
@@ -41,8 +42,8 @@ class Call:
         shapes: Of each member's tensor; where the verb wants them alike, of all tensors of a group.
         op: How it is reduced.
         factors: Before and after.
-        root: Of a broadcast or reduce.
-        splits: Of an alltoall, a row for each member.
+        root: Of a broadcast, reduce, gather or scatter.
+        splits: Of an alltoall, a row for each member; of a scatter the root's.
         may_be_dropped: A rank may lose its handle: the name is used only once.
         mistake: What one of the ranks does wrong.
     """
@@ -159,7 +160,7 @@ def _draw_call(
     )
     call = _DETAILS[verb](rng, call)
     if len(members) > 1 and rng.random() < 0.12:
-        kinds = ["dtype", *(["op"] if verb in REDUCING else []), *(["root"] if verb in ("broadcast", "reduce") else [])]
+        kinds = ["dtype", *(["op"] if verb in REDUCING else []), *(["root"] if verb in ROOTED else [])]
         kinds += ["prescale", "postscale"] if verb in REDUCING and dtype in FLOATS else []
         kinds += ["shape", "verb"] if verb in ("allreduce", "broadcast") and len(call.shapes) == 1 else []
         call = replace(call, mistake=Mistake(str(rng.choice(kinds)), int(rng.choice(members))))
@@ -205,6 +206,19 @@ def _allgather(rng: np.random.Generator, call: Call) -> Call:
     return replace(call, shapes=tuple((int(rng.integers(rows + 1)), *tail) for _ in call.members))
 
 
+def _gather(rng: np.random.Generator, call: Call) -> Call:
+    return replace(_allgather(rng, call), root=int(rng.choice(call.members)))
+
+
+def _scatter(rng: np.random.Generator, call: Call) -> Call:
+    ((rows, *tail),) = call.shapes
+    root = int(rng.choice(call.members))
+    splits = tuple(int(n) for n in rng.integers(0, rows // len(call.members) + 1, len(call.members)))
+    # What the others pass is not looked at.
+    shapes = tuple((sum(splits) if member == root else int(rng.integers(3)), *tail) for member in call.members)
+    return replace(call, shapes=shapes, root=root, splits=(splits,))
+
+
 def _alltoall(rng: np.random.Generator, call: Call) -> Call:
     ((rows, *tail),) = call.shapes
     count = len(call.members)
@@ -218,5 +232,7 @@ _DETAILS = {
     "allgather": _allgather,
     "reducescatter": _reducing,
     "reduce": _reduce,
+    "gather": _gather,
+    "scatter": _scatter,
     "alltoall": _alltoall,
 }

@@ -11,7 +11,7 @@ import ringcore
 from ringcore import adapter
 
 from random_programs import oracle
-from random_programs.program import REDUCING, AddSet, Call, Calls, Join, RemoveSet, Step, draw
+from random_programs.program import REDUCING, ROOTED, AddSet, Call, Calls, Join, RemoveSet, Step, draw
 
 _GUARD = 64
 _WAYS = ("at once", "waited for", "polled")
@@ -162,7 +162,7 @@ class _Begun:
         if self.call.mistake is not None:
             return self._runner.fail(f"{self.call} has raised nothing")
         grouped, splits = len(self._placed) > 1, self._made.verb == "alltoall"
-        if self.call.verb == "reduce" and (result is None) == (self.call.root == ringcore.rank()):
+        if self.call.verb in ("reduce", "gather") and (result is None) == (self.call.root == ringcore.rank()):
             return self._runner.fail(f"{self.call} has returned {result}")
         results = list(result) if grouped else [result[0]] if splits else [result]
         self._runner.compare(self.call, results)
@@ -184,7 +184,9 @@ class _Begun:
     def _arguments(self) -> list[Any]:
         arrays = [placed.array for placed in self._placed]
         first = arrays if len(arrays) > 1 else arrays[0]
-        if self._made.verb in ("broadcast", "reduce"):
+        if self._made.verb == "scatter" and self._made.root == ringcore.rank():
+            return [first, self._made.root, list(self._made.splits[0])]
+        if self._made.verb in ROOTED:
             return [first, self._made.root]
         if self._made.verb == "alltoall":
             return [first, list(self._made.splits[self._made.members.index(ringcore.rank())])]

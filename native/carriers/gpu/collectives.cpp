@@ -246,6 +246,7 @@ void Launcher::begin_reducescatter(Launch& launch) {
   group.end();
 }
 
+// A scatter, too, of which only the root's splits are not 0.
 void Launcher::begin_alltoall(const Task& task) {
   Operation& operation = *task.operations.front();
   device::Memory& result = gpu_tensor(operation)->result;
@@ -261,9 +262,32 @@ void Launcher::begin_alltoall(const Task& task) {
   for (int m = 0; m < size_; ++m) {
     const std::size_t outgoing = operation.splits[m] * row_bytes;
     const std::size_t incoming = operation.result_rows[m] * row_bytes;
-    communicator_->send(from, outgoing, m, stream_->get());
-    communicator_->receive(to, incoming, m, stream_->get());
+    if (outgoing > 0) communicator_->send(from, outgoing, m, stream_->get());
+    if (incoming > 0) communicator_->receive(to, incoming, m, stream_->get());
     from += outgoing;
+    to += incoming;
+  }
+  group.end();
+}
+
+// All rows to the root, which has its own from itself.
+void Launcher::begin_gather(const Task& task) {
+  const Descriptor& descriptor = task.descriptor();
+  Operation& operation = *task.operations.front();
+  const std::size_t row_bytes = descriptor.shape.row_elements() * size_of(descriptor.dtype);
+  operation.result_rows.assign(size_, 0);
+  for (int m = 0; m < size_ && self_ == descriptor.root; ++m) operation.result_rows[m] = task.contributions[m].rows;
+  const std::uint64_t rows =
+      std::accumulate(operation.result_rows.begin(), operation.result_rows.end(), std::uint64_t{0});
+  device::Memory& result = gpu_tensor(operation)->result;
+  result = device::Memory(rows * row_bytes, stream_);
+  device::Communicator::Group group(*communicator_);
+  const std::size_t given = descriptor.shape.rows() * row_bytes;
+  if (given > 0) communicator_->send(operation.on_device->input, given, descriptor.root, stream_->get());
+  std::byte* to = result.data();
+  for (int m = 0; m < size_; ++m) {
+    const std::size_t incoming = operation.result_rows[m] * row_bytes;
+    if (incoming > 0) communicator_->receive(to, incoming, m, stream_->get());
     to += incoming;
   }
   group.end();

@@ -99,6 +99,8 @@ class MpiRun final : public Run {
                                       operands_.op);
       case Collective::kAlltoall:
       case Collective::kReduce:
+      case Collective::kGather:
+      case Collective::kScatter:
       case Collective::kBarrier: break;
     }
     throw Error(ErrorKind::kInvalidArgument, "MPI was asked for a collective that it does not offer");
@@ -149,6 +151,8 @@ class MpiBackend final : public Backend {
       }
       case Collective::kAlltoall:
       case Collective::kReduce:
+      case Collective::kGather:
+      case Collective::kScatter:
       case Collective::kBarrier: return false;
     }
     __builtin_unreachable();

@@ -180,6 +180,57 @@ void HostRun::start_reduce() {
   run({.collective = Collective::kReduce, .bytes = task_.bytes, .root = task_.descriptor().root}, std::move(operands));
 }
 
+// The root has all rows at their places in the result. The others' lie where they give them; what a rank passes on has
+// memory of the run's own.
+void HostRun::start_gather() {
+  const Descriptor& descriptor = task_.descriptor();
+  Operation& operation = task_.operation();
+  const std::size_t element = size_of(descriptor.dtype);
+  const bool is_root = self() == descriptor.root;
+  std::vector<std::uint64_t> blocks(size());
+  operation.result_rows.assign(size(), 0);
+  for (int m = 0; m < size(); ++m) {
+    blocks[m] = task_.contributions[m].rows * descriptor.shape.row_elements();
+    if (is_root) operation.result_rows[m] = task_.contributions[m].rows;
+  }
+  const std::size_t total = sum_before(blocks, size()) * element;
+  std::byte* const result = operation.place_result(is_root ? total : 0);
+  plan::Operands operands{.own_block = operation.input};
+  const std::byte* from = operation.input;
+  if (is_root) {
+    operands.data = result;
+    std::byte* const own = result + sum_before(blocks, self()) * element;
+    // In pieces it would overwrite what is still to be copied.
+    const bool lies_inside = from >= result && from < result + total;
+    if (lies_inside && operation.bytes() > 0) std::memmove(own, from, operation.bytes());
+    if (lies_inside) operands.own_block = from = own;
+    copy_meanwhile(own, from, operation.bytes());
+  }
+  run({.collective = Collective::kGather, .bytes = total, .root = descriptor.root}, std::move(operands), blocks);
+}
+
+void HostRun::start_scatter() {
+  const Descriptor& descriptor = task_.descriptor();
+  Operation& operation = task_.operation();
+  const std::size_t element = size_of(descriptor.dtype);
+  const engine::Contribution& from = task_.contributions[descriptor.root];
+  std::vector<std::uint64_t> blocks(size());
+  for (int m = 0; m < size(); ++m) blocks[m] = from.splits[m] * descriptor.shape.row_elements();
+  operation.result_rows.assign(size(), 0);
+  operation.result_rows[descriptor.root] = from.splits[self()];
+  const std::size_t share = blocks[self()] * element;
+  std::byte* const result = operation.place_result(share);
+  plan::Operands operands;
+  if (self() == descriptor.root) {
+    operands.data = const_cast<std::byte*>(operation.input);
+    copy_meanwhile(result, operation.input + sum_before(blocks, self()) * element, share);
+  } else {
+    operands.own_block = result;
+  }
+  run({.collective = Collective::kScatter, .bytes = sum_before(blocks, size()) * element, .root = descriptor.root},
+      std::move(operands), blocks);
+}
+
 void HostRun::start_reducescatter() {
   const Descriptor& descriptor = task_.descriptor();
   Operation& operation = task_.operation();

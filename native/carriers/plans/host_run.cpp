@@ -21,6 +21,21 @@ constexpr std::size_t kCopyBytes = 16 * 1024 * 1024;
 // What is copied while a plan runs goes in pieces of this size: the plan sends and receives in between.
 constexpr std::size_t kMeanwhileBytes = 256 * 1024;
 
+// Whether this rank receives other blocks than its own.
+bool passes_on(const plan::Plan& plan) {
+  const auto block_of = [&](const plan::ChunkRef& ref) {
+    return static_cast<Rank>(ref.chunk / (plan.chunks / static_cast<std::uint32_t>(plan.ranks)));
+  };
+  const auto is_other = [&](const plan::ChunkRef& ref) {
+    return ref.buffer == plan::Buffer::kData && block_of(ref) != plan.self;
+  };
+  return std::ranges::any_of(plan.program.channels, [&](const plan::Channel& channel) {
+    return std::ranges::any_of(channel, [&](const plan::Step& step) {
+      return step.kind == plan::StepKind::kRecv && std::ranges::any_of(step.targets, is_other);
+    });
+  });
+}
+
 }  // namespace
 
 HostRun::HostRun(PlanCarrier& carrier, Task& task) : carrier_(carrier), task_(task) { start(); }
@@ -36,6 +51,8 @@ void HostRun::start() {
     case Collective::kBroadcast: return start_broadcast();
     case Collective::kReduceScatter: return start_reducescatter();
     case Collective::kReduce: return start_reduce();
+    case Collective::kGather: return start_gather();
+    case Collective::kScatter: return start_scatter();
     case Collective::kAlltoall: return start_alltoall();
     case Collective::kBarrier: break;  // completes when it is released
   }
@@ -153,6 +170,10 @@ void HostRun::run(plan::Query query, plan::Operands operands, const std::vector<
 static_assert((1 << engine::kProcessSetBits) <= transport::Link::kMessageChannels, "each process set has a channel");
 
 void HostRun::run_plan(const plan::Plan& plan, plan::Operands operands) {
+  if (operands.data == nullptr && is_in_blocks(plan.collective) && passes_on(plan)) {
+    work_ = Memory(operands.data_layout.offset(plan.chunks) * size_of(operands.dtype));
+    operands.data = work_.data();
+  }
   scratch_ = Memory(plan.scratch_chunks * operands.data_layout.largest() * size_of(operands.dtype));
   operands.scratch = scratch_.data();
   plan_run_.emplace(plan, std::move(operands), config().links, task_.lane, task_.id,

@@ -53,6 +53,8 @@ class HostRun final : public engine::Run {
   void start_allgather();
   void start_broadcast();
   void start_reduce();
+  void start_gather();
+  void start_scatter();
   void start_reducescatter();
   bool reduces_in_place(plan::Query query);
   bool sums_from_inputs(plan::Query query);

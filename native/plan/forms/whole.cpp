@@ -25,9 +25,7 @@ std::optional<std::string> flaw_of_header(const Header& header) {
     return "the plan has " + text(cells) + " chunks in all nodes together; " + text(kMostCells) +
            " can be verified: divide the data into fewer";
   }
-  const bool in_blocks = header.collective == Collective::kAllgather || header.collective == Collective::kAlltoall ||
-                         header.collective == Collective::kReduceScatter;
-  if (in_blocks && header.chunks % static_cast<std::uint32_t>(header.ranks) != 0) {
+  if (is_in_blocks(header.collective) && header.chunks % static_cast<std::uint32_t>(header.ranks) != 0) {
     return "the plan has " + text(header.chunks) + " chunks; each rank's block must have as many, so that they are a " +
            "multiple of its " + text(header.ranks) + " ranks";
   }

@@ -26,6 +26,8 @@ class Bruck final : public Generator {
       case Collective::kReduceScatter:
       case Collective::kBroadcast:
       case Collective::kReduce:
+      case Collective::kGather:
+      case Collective::kScatter:
       case Collective::kBarrier: return std::nullopt;
     }
     __builtin_unreachable();

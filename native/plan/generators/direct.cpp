@@ -28,6 +28,16 @@ class Direct final : public Generator {
         spread(builder, request.ranks());
         return std::move(builder.plan());
       }
+      case Collective::kGather: {
+        Builder builder(name(), request, self, ranks);
+        give(builder, request.ranks(), request.root);
+        return std::move(builder.plan());
+      }
+      case Collective::kScatter: {
+        Builder builder(name(), request, self, ranks);
+        deal(builder, request.ranks(), request.root);
+        return std::move(builder.plan());
+      }
       case Collective::kAlltoall: return exchange(request, self);
       case Collective::kBroadcast:
       case Collective::kBarrier: return std::nullopt;
@@ -36,7 +46,7 @@ class Direct final : public Generator {
   }
 
   Symmetry symmetry(const PlanRequest& request) const override {
-    if (request.collective == Collective::kReduce) return Symmetry::none(request.ranks());
+    if (has_root(request.collective)) return Symmetry::none(request.ranks());
     return Symmetry::circle(request.ranks()).blocks_move().scratch_moves();
   }
 
@@ -72,6 +82,16 @@ class Direct final : public Generator {
   static void give(Builder& builder, int ranks, Rank root) {
     if (builder.self() == root) return take(builder, ranks);
     builder.send(root, static_cast<std::uint32_t>(builder.self()));
+  }
+
+  // Every owner's block from the root.
+  static void deal(Builder& builder, int ranks, Rank root) {
+    const Rank self = builder.self();
+    if (self != root) return builder.recv(root, static_cast<std::uint32_t>(self));
+    for (int distance = 1; distance < ranks; ++distance) {
+      const Rank to = (self + distance) % ranks;
+      builder.send(to, static_cast<std::uint32_t>(to));
+    }
   }
 
   static void take(Builder& builder, int ranks) {

@@ -19,6 +19,8 @@ class Flat final : public Generator {
       case Collective::kBroadcast: return broadcast(request, self);
       case Collective::kAlltoall: return exchange(request, self);
       case Collective::kReduce:
+      case Collective::kGather:
+      case Collective::kScatter:
       case Collective::kBarrier: return std::nullopt;
     }
     __builtin_unreachable();

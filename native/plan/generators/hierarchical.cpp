@@ -67,6 +67,8 @@ class Hierarchical final : public Generator {
       case Collective::kBroadcast: return broadcast(request, hosts, self);
       case Collective::kAlltoall:
       case Collective::kReduce:
+      case Collective::kGather:
+      case Collective::kScatter:
       case Collective::kBarrier: return std::nullopt;
     }
     __builtin_unreachable();

@@ -16,7 +16,7 @@ namespace ringcore::plan {
 namespace {
 
 constexpr int kMostNodes = 32;
-constexpr std::uint32_t kChunks = 16;  // of each part, of all roots together
+constexpr std::uint32_t kChunks = 16;  // of each part, of all blocks together
 constexpr std::size_t kMostForests = 16;
 constexpr double kGood = 0.95;
 // Where many roots' trees cross each other, those that are behind are behind by much, and more is better; never for sums.
@@ -26,24 +26,32 @@ struct Packed {
   Topology topology;
   Collective collective{};
   std::vector<Rank> roots;
-  std::uint32_t chunks = 0;  // of each root
+  std::uint32_t chunks = 0;  // of each block
   TransferOrder order;  // empty: not all nodes can be reached
 };
 
 // How long chunks wait for each other shows when a forest's transfers have an order. What comes near the bound is not
 // compared with others.
 TransferOrder quickest_order(const Fabric& fabric, const std::vector<Forest>& forests, std::uint32_t chunks,
-                             bool reduces) {
+                             bool reduces, Load load) {
   TransferOrder best;
   for (std::size_t i = 0; i < std::min(forests.size(), kMostForests); ++i) {
+    const Forest& forest = forests[i];
+    const Forest ways = load == Load::kBlocks ? ways_of_blocks(fabric, forest) : forest;
     for (const double haste : std::span(kHaste).first(reduces ? 1 : std::size(kHaste))) {
-      TransferOrder order = order_transfers(fabric, forests[i], reduces, haste);
-      const bool good = chunks >= kGood * forests[i].bound * order.seconds;
+      TransferOrder order = order_transfers(fabric, ways, reduces, haste);
+      const bool good = chunks >= kGood * forest.bound * order.seconds;
       if (best.transfers.empty() || order.seconds < best.seconds) best = std::move(order);
       if (good) return best;
     }
   }
   return best;
+}
+
+// Whether each rank has a block of its own on its way to or from one root.
+Load load_of(Collective collective) {
+  const bool deals = collective == Collective::kGather || collective == Collective::kScatter;
+  return deals ? Load::kBlocks : Load::kSame;
 }
 
 // Where trees begin; none where they go up and down.
@@ -63,10 +71,14 @@ const TransferOrder& packed_for(const PlanRequest& request, std::uint32_t chunks
   if (same && last.chunks == chunks) return last.order;
   last = {*request.topology, request.collective, std::move(roots), chunks, {}};
   Fabric fabric = Fabric::of(*request.topology);
-  const bool backwards = request.collective == Collective::kReduce || request.collective == Collective::kReduceScatter;
+  const bool gathers = request.collective == Collective::kGather;
+  const bool backwards =
+      gathers || request.collective == Collective::kReduce || request.collective == Collective::kReduceScatter;
   if (backwards) fabric = fabric.reversed();
-  last.order = quickest_order(fabric, grow_forests(fabric, last.roots, chunks), chunks, last.roots.empty());
-  if (backwards) last.order = played_backwards(std::move(last.order));
+  const Load load = load_of(request.collective);
+  last.order =
+      quickest_order(fabric, grow_forests(fabric, last.roots, chunks, load), chunks, last.roots.empty(), load);
+  if (backwards) last.order = played_backwards(std::move(last.order), !gathers);
   return last.order;
 }
 
@@ -119,11 +131,11 @@ class PackedTrees final : public Generator {
     if (request.collective == Collective::kAlltoall || request.collective == Collective::kBarrier) return std::nullopt;
     const Topology& topology = *request.topology;
     if (topology.links.even() || topology.single_host() || topology.nodes() > kMostNodes) return std::nullopt;
-    const auto roots = static_cast<std::uint32_t>(std::max<std::size_t>(roots_of(request).size(), 1));
-    const std::uint32_t chunks = std::max(kChunks / roots, 1U) * static_cast<std::uint32_t>(request.parts);
+    const auto blocks = is_in_blocks(request.collective) ? static_cast<std::uint32_t>(request.ranks()) : 1U;
+    const std::uint32_t chunks = std::max(kChunks / blocks, 1U) * static_cast<std::uint32_t>(request.parts);
     const TransferOrder& order = packed_for(request, chunks);
     if (order.transfers.empty()) return std::nullopt;
-    Writer writer(name(), request, self, chunks * roots);
+    Writer writer(name(), request, self, chunks * blocks);
     for (const Transfer& transfer : order.transfers) {
       if (transfer.up && transfer.to == self) writer.awaits(transfer.chunk);
     }

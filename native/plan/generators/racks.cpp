@@ -160,6 +160,8 @@ class InRacks final : public Generator {
       case Collective::kBroadcast: return broadcast(request, self);
       case Collective::kAlltoall:
       case Collective::kReduce:
+      case Collective::kGather:
+      case Collective::kScatter:
       case Collective::kBarrier: return std::nullopt;
     }
     const std::optional<Nesting> nesting = nesting_of(*request.topology);

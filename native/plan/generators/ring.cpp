@@ -21,6 +21,8 @@ class Ring final : public Generator {
       case Collective::kBroadcast: return chain(request, self);
       case Collective::kReduce: return chain_to_root(request, self);
       case Collective::kAlltoall:
+      case Collective::kGather:
+      case Collective::kScatter:
       case Collective::kBarrier: return std::nullopt;
     }
     __builtin_unreachable();

@@ -78,13 +78,13 @@ Forest forest_of(const Fabric& fabric, const Rows& rows, const Packing& packing,
 
 }  // namespace
 
-std::vector<Forest> grow_forests(const Fabric& fabric, std::span<const Rank> roots, std::uint32_t chunks) {
+std::vector<Forest> grow_forests(const Fabric& fabric, std::span<const Rank> roots, std::uint32_t chunks, Load load) {
   std::vector<Forest> forests;
   double bound = 0;
   for (const double slow : kTooSlow) {
     const Fabric quick = without_slow(fabric, slow * bound);
     if (quick.arcs.empty()) break;
-    const Rows rows(quick, roots);
+    const Rows rows(quick, roots, load);
     const auto packing = pack(rows);
     if (!packing) break;
     if (forests.empty()) bound = packing->bound * rows.unit();
@@ -110,6 +110,19 @@ std::vector<Forest> grow_forests(const Fabric& fabric, std::span<const Rank> roo
   const auto same = [](const Forest& a, const Forest& b) { return a.trees == b.trees && a.shares == b.shares; };
   forests.erase(std::unique(forests.begin(), forests.end(), same), forests.end());
   return forests;
+}
+
+Forest ways_of_blocks(const Fabric& fabric, const Forest& forest) {
+  Forest ways{.rate = forest.rate, .bound = forest.bound, .seconds = forest.seconds};
+  for (Rank node = 0; node < fabric.nodes; ++node) {
+    for (std::size_t i = 0; i < forest.trees.size(); ++i) {
+      const Parents& tree = forest.trees[i];
+      Parents& way = ways.trees.emplace_back(tree.size(), -1);
+      for (Rank at = node; tree[at] >= 0; at = tree[at]) way[at] = tree[at];
+      ways.shares.push_back(forest.shares[i]);
+    }
+  }
+  return ways;
 }
 
 }  // namespace ringcore::plan

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "plan/packing/fabric.hpp"
+#include "plan/packing/rows.hpp"
 
 namespace ringcore::plan {
 
@@ -24,6 +25,10 @@ struct Forest {
 // Trees that go down from each of `roots`, which has so many chunks; without roots up and down, each from where it takes
 // least. Several forests, those first that take least as far as is known before their transfers have an order; none where
 // not all nodes can be reached.
-std::vector<Forest> grow_forests(const Fabric& fabric, std::span<const Rank> roots, std::uint32_t chunks);
+std::vector<Forest> grow_forests(const Fabric& fabric, std::span<const Rank> roots, std::uint32_t chunks,
+                                 Load load = Load::kSame);
+
+// The ways of each node's block in the trees of a forest of `Load::kBlocks`: a forest of trees that are one path each.
+Forest ways_of_blocks(const Fabric& fabric, const Forest& forest);
 
 }  // namespace ringcore::plan

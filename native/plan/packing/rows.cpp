@@ -4,8 +4,8 @@
 
 namespace ringcore::plan {
 
-Rows::Rows(const Fabric& fabric, std::span<const Rank> roots)
-    : nodes_(fabric.nodes), roots_(roots.begin(), roots.end()) {
+Rows::Rows(const Fabric& fabric, std::span<const Rank> roots, Load load)
+    : nodes_(fabric.nodes), roots_(roots.begin(), roots.end()), load_(load) {
   std::map<std::uint32_t, UsedBy> used_by;
   const auto use = [&](const Arc& arc) {
     const int branch = static_cast<int>(branches_.size()) - 1;
@@ -60,19 +60,33 @@ std::optional<TreeGroup> Rows::cheapest(const std::vector<double>& prices) const
   TreeGroup trees;
   const std::size_t many = std::max<std::size_t>(roots_.size(), 1);
   for (std::size_t i = 0; i < many; ++i) {
-    auto tree = roots_.empty() ? cheapest_tree(nodes_, branches_, costs)
-                               : cheapest_arborescence(nodes_, roots_[i], branches_, costs);
+    auto tree = roots_.empty()           ? cheapest_tree(nodes_, branches_, costs)
+                : load_ == Load::kBlocks ? cheapest_ways(nodes_, roots_[i], branches_, costs)
+                                         : cheapest_arborescence(nodes_, roots_[i], branches_, costs);
     if (!tree) return std::nullopt;
     trees.push_back(*std::move(tree));
   }
   return trees;
 }
 
+// How much goes along each branch of a tree: as many blocks as there are nodes below it.
+std::vector<int> Rows::times_used(const BranchSet& tree) const {
+  std::vector<int> times(tree.size(), load_ == Load::kSame ? 1 : 0);
+  if (load_ == Load::kSame) return times;
+  std::vector<int> above(static_cast<std::size_t>(nodes_), -1);  // by node: index of the branch to it
+  for (std::size_t i = 0; i < tree.size(); ++i) above[branches_[tree[i]].to] = static_cast<int>(i);
+  for (Rank node = 0; node < nodes_; ++node) {
+    for (int i = above[node]; i >= 0; i = above[branches_[tree[i]].from]) ++times[i];
+  }
+  return times;
+}
+
 LinearProgram::Column Rows::column(const TreeGroup& trees) const {
   std::vector<double> amounts(room_.size(), 0);
   for (const BranchSet& tree : trees) {
-    for (const int branch : tree) {
-      for (const LinearProgram::Use& use : uses_[branch]) amounts[use.row] += use.amount;
+    const std::vector<int> times = times_used(tree);
+    for (std::size_t i = 0; i < tree.size(); ++i) {
+      for (const LinearProgram::Use& use : uses_[tree[i]]) amounts[use.row] += use.amount * times[i];
     }
   }
   LinearProgram::Column column;

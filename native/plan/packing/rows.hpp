@@ -14,6 +14,10 @@
 
 namespace ringcore::plan {
 
+// What goes along a tree: the same to all nodes, once along each branch, or to each node a block of its own, along all
+// branches above that node.
+enum class Load : std::uint8_t { kSame, kBlocks };
+
 // A tree from each root, all of the same rate; without roots one tree.
 using TreeGroup = std::vector<BranchSet>;
 
@@ -22,7 +26,7 @@ using TreeGroup = std::vector<BranchSet>;
 class Rows {
  public:
   // Branches are arcs of trees that go down from `roots`; without any, edges, used both ways.
-  Rows(const Fabric& fabric, std::span<const Rank> roots);
+  Rows(const Fabric& fabric, std::span<const Rank> roots, Load load = Load::kSame);
 
   const std::vector<Branch>& branches() const { return branches_; }
   const std::vector<double>& room() const { return room_; }
@@ -37,10 +41,12 @@ class Rows {
 
  private:
   using UsedBy = std::vector<std::pair<int, double>>;  // branches, how often
+  std::vector<int> times_used(const BranchSet& tree) const;
   void add(const std::map<std::uint32_t, UsedBy>& used_by, const std::vector<double>& rates);
 
   int nodes_;
   std::vector<Rank> roots_;
+  Load load_;
   std::vector<Branch> branches_;
   std::vector<LinearProgram::Column> uses_;  // by branch
   std::vector<double> room_;

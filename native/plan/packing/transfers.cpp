@@ -225,15 +225,15 @@ TransferOrder order_transfers(const Fabric& fabric, const Forest& forest, bool r
   return Scheduler(fabric, forest, reduces, haste).run();
 }
 
-TransferOrder played_backwards(TransferOrder broadcast) {
-  for (Transfer& transfer : broadcast.transfers) {
+TransferOrder played_backwards(TransferOrder down, bool reduces) {
+  for (Transfer& transfer : down.transfers) {
     std::swap(transfer.from, transfer.to);
     std::swap(transfer.departs, transfer.arrives);
-    transfer.up = true;
+    transfer.up = reduces;
   }
-  std::reverse(broadcast.moments.begin(), broadcast.moments.end());
-  for (Moment& moment : broadcast.moments) moment.arrives = !moment.arrives;
-  return broadcast;
+  std::reverse(down.moments.begin(), down.moments.end());
+  for (Moment& moment : down.moments) moment.arrives = !moment.arrives;
+  return down;
 }
 
 }  // namespace ringcore::plan

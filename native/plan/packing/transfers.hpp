@@ -37,7 +37,7 @@ struct TransferOrder {
 };
 // With more `haste` what has a long way before it goes earlier than its place in its tree's share says.
 TransferOrder order_transfers(const Fabric& fabric, const Forest& forest, bool reduces, double haste);
-// A sum that goes up to the root is a broadcast that is played backwards, of the reversed fabric.
-TransferOrder played_backwards(TransferOrder broadcast);
+// A sum that goes up to the root is a broadcast that is played backwards, of the reversed fabric; a gather is a scatter.
+TransferOrder played_backwards(TransferOrder down, bool reduces);
 
 }  // namespace ringcore::plan

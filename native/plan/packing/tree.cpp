@@ -1,7 +1,9 @@
 #include "plan/packing/tree.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
+#include <utility>
 
 namespace ringcore::plan {
 namespace {
@@ -115,6 +117,35 @@ std::optional<BranchSet> cheapest_arborescence(int nodes, Rank root, std::span<c
   }
   BranchSet tree = solve(nodes, root, candidates);
   if (static_cast<int>(tree.size()) + 1 < nodes) return std::nullopt;
+  std::sort(tree.begin(), tree.end());
+  return tree;
+}
+
+std::optional<BranchSet> cheapest_ways(int nodes, Rank root, std::span<const Branch> branches,
+                                       std::span<const double> costs) {
+  using Way = std::pair<double, int>;  // cost, branches
+  const auto size = static_cast<std::size_t>(nodes);
+  std::vector<Way> ways(size, {std::numeric_limits<double>::infinity(), 0});
+  std::vector<int> last(size, -1);  // the branch by which a node is reached
+  std::vector<bool> known(size, false);
+  ways[root] = {0, 0};
+  BranchSet tree;
+  for (int count = 0; count < nodes; ++count) {
+    Rank nearest = -1;
+    for (Rank node = 0; node < nodes; ++node) {
+      if (!known[node] && (nearest < 0 || ways[node] < ways[nearest])) nearest = node;
+    }
+    if (nearest != root && last[nearest] < 0) return std::nullopt;
+    known[nearest] = true;
+    if (nearest != root) tree.push_back(last[nearest]);
+    for (int i = 0; i < static_cast<int>(branches.size()); ++i) {
+      if (branches[i].from != nearest) continue;
+      const Way way{ways[nearest].first + costs[i], ways[nearest].second + 1};
+      if (known[branches[i].to] || way >= ways[branches[i].to]) continue;
+      ways[branches[i].to] = way;
+      last[branches[i].to] = i;
+    }
+  }
   std::sort(tree.begin(), tree.end());
   return tree;
 }

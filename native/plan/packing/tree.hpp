@@ -21,6 +21,10 @@ std::optional<BranchSet> cheapest_tree(int nodes, std::span<const Branch> branch
 std::optional<BranchSet> cheapest_arborescence(int nodes, Rank root, std::span<const Branch> branches,
                                                std::span<const double> costs);
 
+// The cheapest way to each node, and of several the one of fewer branches (Dijkstra, 1959).
+std::optional<BranchSet> cheapest_ways(int nodes, Rank root, std::span<const Branch> branches,
+                                       std::span<const double> costs);
+
 // By node: the node above it, -1 for the root.
 std::vector<Rank> parents(int nodes, Rank root, std::span<const Branch> branches, const BranchSet& tree);
 

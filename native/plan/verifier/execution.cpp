@@ -108,7 +108,9 @@ void Execution::prepare_chunk(int orbit, Rank rank, std::uint32_t chunk) {
     case Collective::kAllreduce:
     case Collective::kReduce:
     case Collective::kReduceScatter: break;
+    case Collective::kGather:
     case Collective::kAllgather: defined = block == rank; break;
+    case Collective::kScatter:
     case Collective::kBroadcast: defined = rank == plan_.root; break;
     case Collective::kAlltoall: buffer = Buffer::kInput; break;
     case Collective::kBarrier: throw Flaw{"a barrier needs no plan"};
@@ -325,6 +327,8 @@ bool Execution::right(Rank rank, int chunk, const Value& value) const {
     case Collective::kReduce: return rank != plan_.root || (same && complete(value));
     case Collective::kReduceScatter: return block != rank || (same && complete(value));
     case Collective::kAllgather: return same && only(block);
+    case Collective::kGather: return rank != plan_.root || (same && only(block));
+    case Collective::kScatter: return block != rank || (same && only(plan_.root));
     case Collective::kBroadcast: return same && only(plan_.root);
     case Collective::kAlltoall:
       if (block == rank && value.chunk < 0) return true;

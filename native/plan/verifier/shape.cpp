@@ -95,8 +95,11 @@ class Shape {
   void check_target(const ChunkRef& target) const {
     if (target.buffer == Buffer::kInput) flaw("it writes an input");
     if (target.buffer != Buffer::kData) return;
-    if (header_.collective == Collective::kBroadcast && target.rank == header_.root) flaw("it writes the root's data");
-    if (header_.collective == Collective::kAllgather && block_of(target) == target.rank) {
+    const bool roots_are_read =
+        header_.collective == Collective::kBroadcast || header_.collective == Collective::kScatter;
+    if (roots_are_read && target.rank == header_.root) flaw("it writes the root's data");
+    const bool gathers = header_.collective == Collective::kAllgather || header_.collective == Collective::kGather;
+    if (gathers && block_of(target) == target.rank) {
       flaw("it writes a rank's own block");
     }
   }

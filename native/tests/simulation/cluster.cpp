@@ -359,7 +359,8 @@ void Cluster::make_task(RankState& state, Task& task) {
       tensor->on_device->input = tensor->input;
       tensor->on_device->output = tensor->output;
     }
-    for (int to = 0; request.collective == Collective::kAlltoall && to < task.members; ++to) {
+    const bool deals_out = request.collective == Collective::kScatter && task.member == tensor->descriptor.root;
+    for (int to = 0; (deals_out || request.collective == Collective::kAlltoall) && to < task.members; ++to) {
       tensor->splits.push_back(split_of(request, i, task.member, to));
     }
     tensors.push_back(std::move(tensor));

@@ -141,6 +141,17 @@ std::vector<double> expected(const Request& request, std::size_t tensor, int mem
     case Collective::kAllgather:
       for (int from = 0; from < members; ++from) add(from, 0, rows_of(request, tensor, from, members));
       break;
+    case Collective::kGather:
+      for (int from = 0; member == request.root && from < members; ++from) {
+        add(from, 0, rows_of(request, tensor, from, members));
+      }
+      break;
+    case Collective::kScatter: {
+      std::uint64_t begin = 0;
+      for (int to = 0; to < member; ++to) begin += split_of(request, tensor, request.root, to);
+      add(request.root, begin, split_of(request, tensor, request.root, member));
+      break;
+    }
     case Collective::kReduceScatter: {
       const auto n = static_cast<std::uint64_t>(members);
       const auto m = static_cast<std::uint64_t>(member);
@@ -233,7 +244,7 @@ Request draw_request(Draw& draw, const Workload& workload, std::size_t set, bool
   }
   const auto rows = [&] { return static_cast<std::uint64_t>(draw.one_in(5) ? draw.below(1500) : draw.below(40)); };
   const bool groups = request.collective != Collective::kAlltoall && request.collective != Collective::kBarrier &&
-                      request.collective != Collective::kReduce;
+                      (!has_root(request.collective) || request.collective == Collective::kBroadcast);
   request.group = groups && draw.one_in(4);
   const int tensors = request.group ? 1 + draw.below(5) : 1;
   for (int i = 0; i < tensors; ++i) request.rows.push_back(request.collective == Collective::kBarrier ? 0 : rows());
@@ -374,8 +385,10 @@ Workload draw_workload(Draw& draw) {
 
 std::uint64_t rows_of(const Request& request, std::size_t tensor, int member, int members) {
   const std::uint64_t rows = request.rows[tensor];
-  if (request.collective == Collective::kAllgather) return rows + static_cast<std::uint64_t>(member);
-  if (request.collective != Collective::kAlltoall) return rows;
+  const bool gathers = request.collective == Collective::kAllgather || request.collective == Collective::kGather;
+  if (gathers) return rows + static_cast<std::uint64_t>(member);
+  const bool deals_out = request.collective == Collective::kScatter && member == request.root;
+  if (request.collective != Collective::kAlltoall && !deals_out) return rows;
   std::uint64_t sum = 0;
   for (int to = 0; to < members; ++to) sum += split_of(request, tensor, member, to);
   return sum;
@@ -387,6 +400,8 @@ std::uint64_t result_rows_of(const Request& request, std::size_t tensor, int mem
   if (request.collective == Collective::kReduceScatter) {
     return rows / n + (static_cast<std::uint64_t>(member) < rows % n ? 1 : 0);
   }
+  if (request.collective == Collective::kScatter) return split_of(request, tensor, request.root, member);
+  if (request.collective == Collective::kGather && member != request.root) return 0;
   std::uint64_t sum = 0;
   for (int from = 0; from < members; ++from) {
     const bool exchanges = request.collective == Collective::kAlltoall;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/types.hpp"
+#include "engine/request.hpp"
 
 namespace ringcore::simulation {
 
@@ -70,8 +71,7 @@ struct Request {
 
   bool reduces() const { return ringcore::reduces(collective); }
   bool has_own_result() const {
-    return collective == Collective::kAllgather || collective == Collective::kAlltoall ||
-           collective == Collective::kReduceScatter;
+    return engine::has_own_result(collective);
   }
   bool gives_output(int member) const { return has_own_result() && (outputs >> member & 1U) != 0; }
   bool is_spoilt_by(int member) const { return member == misfit_member || misfit_of_all; }

@@ -46,7 +46,7 @@ _WITHOUT_OUTPUTS = (
 # What lies on a GPU is sent as it is.
 _QUANTISED = {"quantised_sums_are_near_and_the_same_bits"}
 # Of programs that are traced, and of tasks, every rank has the same results.
-_FOR_ONE = {"reduce"}
+_FOR_ONE = {"reduce", "gather", "scatter"}
 LACKS: dict[str, set[str]] = {
     **dict.fromkeys(_WITHOUT_OUTPUTS, _OUTPUTS),
     **dict.fromkeys(("jax", "tensorflow", "tensorflow_function"), _OUTPUTS | _FOR_ONE),

@@ -104,6 +104,25 @@ def reduce_async(tensor, root_rank, *, op=ReduceOp.AVERAGE, name=None, process_s
     return _Done(work, lambda: total if dist.get_rank() == root_rank else None)
 
 
+def gather_async(tensor, root_rank=0, *, name=None) -> _Done:
+    counts = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
+    dist.all_gather(counts, torch.tensor([tensor.shape[0]]))
+    is_root = dist.get_rank() == root_rank
+    outputs = [tensor.new_empty((int(count), *tensor.shape[1:])) for count in counts] if is_root else None
+    return _Done(dist.gather(tensor, outputs, root_rank, async_op=True), lambda: torch.cat(outputs) if is_root else None)
+
+
+def scatter_async(tensor, root_rank=0, splits=None, *, name=None) -> _Done:
+    size, is_root = dist.get_world_size(), dist.get_rank() == root_rank
+    rows = torch.zeros(size, dtype=torch.int64)
+    if is_root:
+        rows[:] = tensor.shape[0] // size if splits is None else splits
+    dist.broadcast(rows, root_rank)
+    output = tensor.new_empty((int(rows[dist.get_rank()]), *tensor.shape[1:]))
+    shares = list(tensor.split(rows.tolist())) if is_root else None
+    return _Done(dist.scatter(output, shares, root_rank, async_op=True), lambda: output)
+
+
 def reducescatter_async(tensor, *, op=ReduceOp.AVERAGE, name=None, process_set=None) -> _Done:
     group = _of(process_set)
     size, rows = dist.get_world_size(group), tensor.shape[0]
@@ -157,6 +176,8 @@ collectives = SimpleNamespace(
     broadcast_async=lambda tensor, root, **options: broadcast_async_(tensor.clone(), root, **options),
     broadcast_async_=broadcast_async_,
     broadcast_object=broadcast_object,
+    gather=lambda tensor, root=0: synchronize(gather_async(tensor, root)),
+    gather_async=gather_async,
     grouped_allreduce=lambda tensors, **options: synchronize(grouped_allreduce_async(tensors, **options)),
     grouped_allreduce_=lambda tensors, **options: synchronize(grouped_allreduce_async_(tensors, **options)),
     grouped_allreduce_async=grouped_allreduce_async,
@@ -167,5 +188,7 @@ collectives = SimpleNamespace(
     reducescatter=lambda tensor, **options: synchronize(reducescatter_async(tensor, **options)),
     reducescatter_async=reducescatter_async,
     remove_process_set=remove_process_set,
+    scatter=lambda tensor, root=0, splits=None: synchronize(scatter_async(tensor, root, splits)),
+    scatter_async=scatter_async,
     synchronize=synchronize,
 )

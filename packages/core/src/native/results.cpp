@@ -56,14 +56,14 @@ PyType_Slot handle_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&PythonHa
 void register_results(nb::class_<PythonHandle>& handle) {
   handle
       .def("result", &result_view, nb::arg("index") = 0,
-           "The bytes of what an allgather, alltoall or reducescatter produced; of a group's tensor `index`.")
+           "The bytes of what a gather, alltoall or scatter produced; of a group's tensor `index`.")
       .def(
           "device_result",
           [](PythonHandle& handle, std::size_t index) { return new DeviceMemory{handle.take_device_result(index)}; },
           nb::arg("index") = 0, "The same of tensors on a GPU. Once: it is handed over.")
       .def(
           "rows", [](const PythonHandle& operation, std::size_t index) { return operation.part(index).result_rows; },
-          nb::arg("index") = 0, "The rows that came from each rank, in the result of an allgather or alltoall.")
+          nb::arg("index") = 0, "The rows that came from each rank, in the result of a gather, alltoall or scatter.")
       .def("adasum_into", &adasum_into, nb::arg("index"), nb::arg("target"), nb::arg("scale"),
            "Of an allgather of one row a rank: combines the rows by Adasum into `target`.");
 }

@@ -199,7 +199,7 @@ class Handle:
 
     def result(self, index: int = 0) -> Annotated[memoryview, dict(dtype='uint8', shape=(None,))]:
         """
-        The bytes of what an allgather, alltoall or reducescatter produced; of a group's tensor `index`.
+        The bytes of what a gather, alltoall or scatter produced; of a group's tensor `index`.
         """
 
     def device_result(self, index: int = 0) -> DeviceMemory:
@@ -207,7 +207,7 @@ class Handle:
 
     def rows(self, index: int = 0) -> list[int]:
         """
-        The rows that came from each rank, in the result of an allgather or alltoall.
+        The rows that came from each rank, in the result of a gather, alltoall or scatter.
         """
 
     def adasum_into(self, index: int, target: object, scale: float) -> None:

@@ -66,6 +66,8 @@ _BROADCAST: int = COLLECTIVE_CODES["broadcast"]
 _REDUCESCATTER: int = COLLECTIVE_CODES["reducescatter"]
 _ALLTOALL: int = COLLECTIVE_CODES["alltoall"]
 _REDUCE: int = COLLECTIVE_CODES["reduce"]
+_GATHER: int = COLLECTIVE_CODES["gather"]
+_SCATTER: int = COLLECTIVE_CODES["scatter"]
 _BARRIER: int = COLLECTIVE_CODES["barrier"]
 
 # copy(source, target): arrays of one dtype and number of elements, into memory that is reduced later, past the caches
@@ -303,6 +305,55 @@ def reduce(
     return _submit(
         _REDUCE, name, (source,), () if target is None else (target,), op=op, root=root, prescale=prescale_factor,
         postscale=postscale_factor, process_set=process_set, blocking=blocking, result=result, finish=finish,
+    )  # fmt: skip
+
+
+def gather(
+    source: Any,
+    root_rank: int,
+    name: str,
+    *,
+    process_set: ProcessSet = global_process_set,
+    target: Any = None,
+    blocking: bool = False,
+    result: object = None,
+    finish: Finish | None = None,
+) -> Handle:
+    """Concatenate every rank's rows on `root_rank`, a rank of the job. The first dimension may differ between ranks.
+
+    The root's result is in `target`, where there is one, else in `handle.result()`, which has no rows elsewhere; the rows
+    that came from each rank in `handle.rows()`.
+    """
+    root = root_of(root_rank, name, process_set, "gather")
+    return _submit(
+        _GATHER, name, (source,), () if target is None else (target,), root=root, process_set=process_set,
+        blocking=blocking, result=result, finish=finish,
+    )  # fmt: skip
+
+
+def scatter(
+    source: Any,
+    root_rank: int,
+    splits: Any,
+    name: str,
+    *,
+    process_set: ProcessSet = global_process_set,
+    target: Any = None,
+    blocking: bool = False,
+    result: object = None,
+    finish: Finish | None = None,
+) -> Handle:
+    """Send `splits[r]` rows of `root_rank`, a rank of the job, to each rank r. Without splits they are divided evenly.
+
+    Elsewhere than on the root the source tells a dtype and the shape of a row, and neither its rows nor the splits are
+    looked at. The result is in `target`, where there is one, else in `handle.result()`.
+    """
+    root = root_of(root_rank, name, process_set, "scatter")
+    with refusing("scatter", name, process_set):
+        rows = () if splits is None else _rows_of(splits)
+    return _submit(
+        _SCATTER, name, (source,), () if target is None else (target,), root=root, process_set=process_set, splits=rows,
+        blocking=blocking, result=result, finish=finish,
     )  # fmt: skip
 
 

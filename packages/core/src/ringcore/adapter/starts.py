@@ -278,6 +278,59 @@ class Starts(Generic[Tensor]):
             process_set=process_set, blocking=blocking, result=result,
         )  # fmt: skip
 
+    def start_gather(
+        self,
+        tensor: Tensor,
+        root_rank: int,
+        name: str | None,
+        *,
+        process_set: ProcessSet,
+        out: Tensor | None = None,
+        blocking: bool = False,
+    ) -> Handle:
+        """Start a gather; elsewhere than on the root the handle's result is None."""
+        is_root = root_rank == context().rank
+        name = collectives.name_or_next(name, "gather", process_set)
+        with refusing("gather", name, process_set):
+            source = self._framework.as_buffer(self._framework.contiguous(tensor))
+            (place,) = (self._outputs(alone(out)) if is_root else ()) or (None,)
+
+        def done(handle: Handle) -> Any:
+            if not is_root or out is not None:
+                return out if is_root else None
+            return self._framework.result_of(handle, (sum(handle.rows()), *source.shape[1:]), source, 0)
+
+        return collectives.gather(
+            source, root_rank, name, process_set=process_set, target=place, blocking=blocking, finish=done
+        )
+
+    def start_scatter(
+        self,
+        tensor: Tensor,
+        root_rank: int,
+        splits: Any,
+        name: str | None,
+        *,
+        process_set: ProcessSet,
+        out: Tensor | None = None,
+        blocking: bool = False,
+    ) -> Handle:
+        """Start a scatter."""
+        name = collectives.name_or_next(name, "scatter", process_set)
+        with refusing("scatter", name, process_set):
+            source = self._framework.as_buffer(self._framework.contiguous(tensor))
+            (place,) = self._outputs(alone(out)) or (None,)
+
+        def done(handle: Handle) -> Any:
+            if out is not None:
+                return out
+            return self._framework.result_of(handle, (sum(handle.rows()), *source.shape[1:]), source, 0)
+
+        return collectives.scatter(
+            source, root_rank, splits if root_rank == context().rank else None, name, process_set=process_set,
+            target=place, blocking=blocking, finish=done,
+        )  # fmt: skip
+
     def _ready(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Tensors whose memory holds what they are, for the engine to look at.
 

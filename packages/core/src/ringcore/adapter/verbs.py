@@ -440,6 +440,97 @@ class Verbs(Starts[Tensor]):
             process_set=process_set, out=out,
         )  # fmt: skip
 
+    def gather(
+        self,
+        tensor: Tensor,
+        root_rank: int = 0,
+        *,
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+        out: Tensor | None = None,
+    ) -> Tensor | None:
+        """Concatenate every rank's tensor along the first dimension on one of them; gradients do not go through it.
+
+        Args:
+            tensor: See `allgather`: of one dtype on all ranks, and of one shape but for the first dimension.
+            root_rank: Rank of the job that gets the result.
+            name: Identifies the tensor on all ranks.
+            process_set: The ranks that take part.
+            out: Where the result goes on the root, contiguous, in host memory, of the tensor's dtype and all ranks' rows.
+
+        Returns:
+            A new tensor, or `out`, on the root, with the rows in the order of the ranks; None elsewhere.
+
+        Raises:
+            MismatchError: Ranks named different roots, dtypes or shapes, or the root's `out` has not the rows that come.
+                On every rank, and nothing was written.
+            InvalidArgument: The root is no member of the process set.
+        """
+        result: Tensor | None = self.start_gather(
+            tensor, root_rank, name, process_set=process_set, out=out, blocking=True
+        ).synchronize()
+        return result
+
+    def gather_async(
+        self,
+        tensor: Tensor,
+        root_rank: int = 0,
+        *,
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+        out: Tensor | None = None,
+    ) -> Handle:
+        """Start a `gather`."""
+        return self.start_gather(tensor, root_rank, name, process_set=process_set, out=out)
+
+    def scatter(
+        self,
+        tensor: Tensor,
+        root_rank: int = 0,
+        splits: Tensor | Sequence[int] | None = None,
+        *,
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """Deal out the rows of one rank's tensor: each rank gets its own; gradients do not go through it.
+
+        Args:
+            tensor: On the root, all ranks' rows in the order of the ranks. Elsewhere any tensor of its dtype and of its
+                shape but for the first dimension, such as one of no rows: its values are not looked at.
+            root_rank: Rank of the job whose rows these are.
+            splits: On the root, how many rows each rank gets; none: all get as many. Elsewhere it is not looked at.
+            name: Identifies the tensor on all ranks.
+            process_set: The ranks that take part.
+            out: Where this rank's rows go, contiguous, in host memory, of the tensor's dtype, and apart from it.
+
+        Returns:
+            A new tensor, or `out`, with this rank's rows.
+
+        Raises:
+            MismatchError: Ranks named different roots, dtypes or shapes, the splits do not fit the root's tensor or the
+                number of ranks, or an `out` has not the rows that come. On every rank, and nothing was written.
+            InvalidArgument: The root is no member of the process set, or has no splits and rows that cannot be divided
+                evenly.
+        """
+        result: Tensor = self.start_scatter(
+            tensor, root_rank, splits, name, process_set=process_set, out=out, blocking=True
+        ).synchronize()
+        return result
+
+    def scatter_async(
+        self,
+        tensor: Tensor,
+        root_rank: int = 0,
+        splits: Tensor | Sequence[int] | None = None,
+        *,
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+        out: Tensor | None = None,
+    ) -> Handle:
+        """Start a `scatter`."""
+        return self.start_scatter(tensor, root_rank, splits, name, process_set=process_set, out=out)
+
     def reducescatter(
         self,
         tensor: Tensor,

@@ -49,6 +49,13 @@ elif plan.collective == "broadcast":
 elif plan.collective == "reduce":
     right = sum(every) if me == plan.root else None
     run = lambda: ring.reduce(own, root_rank=plan.root, op=ring.Sum)
+elif plan.collective == "gather":
+    right = np.concatenate([np.array_split(e, size)[r] for r, e in enumerate(every)]) if me == plan.root else None
+    own = np.array_split(own, size)[me]
+    run = lambda: ring.gather(own, root_rank=plan.root)
+elif plan.collective == "scatter":
+    blocks = np.array_split(every[plan.root], size)
+    run, right = lambda: ring.scatter(own, plan.root, [len(block) for block in blocks]), blocks[me]
 else:
     block = lambda rank, to: np.array_split(every[rank], size)[to]
     splits = [len(block(me, to)) for to in range(size)]
@@ -113,7 +120,7 @@ def _nodes(plan: Plan) -> str:
 
 
 def _of_root(plan: Plan) -> str:
-    way = {"broadcast": "from", "reduce": "to"}.get(plan.collective)
+    way = {"broadcast": "from", "reduce": "to", "gather": "to", "scatter": "from"}.get(plan.collective)
     return f", {way} rank {plan.root}" if way else ""
 
 

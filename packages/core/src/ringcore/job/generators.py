@@ -83,7 +83,7 @@ def register(
         generator: From a `Request` to a `Plan`, or to `None` where it has none to offer.
         collectives: That it is asked for; in a job with servers the allreduce alone.
         sizes: In bytes, that it is asked for; each plan serves the sizes that are nearer to its own.
-        root: Of a broadcast.
+        root: Of a broadcast, reduce, gather or scatter.
         always: Its plans have such operations without being compared; of several that have, the last ones registered.
         patience_s: What takes longer on rank 0 is refused.
 
@@ -265,7 +265,7 @@ def _flaw(plan: Plan, wish: _Wish, expected: str, current: Context, root: int) -
     if plan.serving > current.servers:
         has = current.servers or "none"
         return f"the nodes that serve in the plan need --servers {plan.serving}, and the job has {has}"
-    if plan.collective in ("broadcast", "reduce") and plan.root != root:
+    if plan.collective in ("broadcast", "reduce", "gather", "scatter") and plan.root != root:
         return f"the plan's root is rank {plan.root}, and rank {root} was asked for"
     if native.one_sided or native.inputs_ready:
         return "the plan reads other ranks' memory, which only the engine's own plans do; let it send and receive"

@@ -102,7 +102,8 @@ class Builder:
     Args:
         generator: The plan's name, in timelines and messages.
         request: What it is for.
-        chunks: Into how many the data is divided; of an allgather, reducescatter or alltoall a multiple of the ranks.
+        chunks: Into how many the data is divided; of a collective of blocks (all but allreduce,
+            broadcast and reduce) a multiple of the ranks.
         scratch_chunks: That each node needs besides.
         accumulates_once: Every sum is made by one `reduce` of all ranks' values in the ranks' order: 16-bit sums are
             rounded once. Without it the plan is not used for 16-bit floats among more than two ranks.

@@ -180,7 +180,7 @@ class Plan:
 
     @property
     def root(self) -> int:
-        """Of a broadcast."""
+        """Of a broadcast, reduce, gather or scatter."""
         return self._native.root
 
     @property

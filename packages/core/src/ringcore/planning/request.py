@@ -17,10 +17,11 @@ class Request:
     """What a plan is wanted for.
 
     Attributes:
-        collective: "allreduce", "allgather", "reducescatter", "broadcast", "reduce" or "alltoall".
+        collective: "allreduce", "allgather", "reducescatter", "broadcast", "reduce", "gather", "scatter" or
+            "alltoall".
         nbytes: So many, about: a plan counts chunks, and serves neighbouring sizes as well.
         host_of: By rank: a number of the host that it is on.
-        root: Of a broadcast or reduce.
+        root: Of a broadcast, reduce, gather or scatter.
         topology: What lies between the hosts, where the job was told it (`ringrun --topology-file`); `None`: it was
             not. It may have hosts that the job does not.
         host_names: By rank: what `topology` calls its host; empty without one.

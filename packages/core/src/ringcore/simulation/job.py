@@ -113,7 +113,8 @@ def simulate(
         hosts: On how many; `None`: one each.
         network: Between hosts: rate and latency.
         nbytes: Of the tensor: a number, or a text like "100M".
-        collective: "allreduce", "allgather", "reducescatter", "broadcast", "reduce" or "alltoall".
+        collective: "allreduce", "allgather", "reducescatter", "broadcast", "reduce", "gather", "scatter" or
+            "alltoall".
         algorithms: Those to simulate; none: those that are not hopeless.
         jitter: What is sent between hosts arrives up to so much later: seconds, or a text like "20us".
         slow: By host: all that it does takes so many times longer.

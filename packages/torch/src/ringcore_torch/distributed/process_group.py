@@ -448,9 +448,13 @@ class RingProcessGroup(dist.ProcessGroup):
                     f"needs {self.size()} outputs on the root, one for each rank, and none elsewhere; rank "
                     f"{self.rank()} has {len(outputs)}"
                 )
-        send, receive = [0] * self.size(), [output.numel() for output in outputs] or [0] * self.size()
-        send[opts.rootRank] = tensor.numel()
-        return self._alltoall(name, outputs, tensors, send, receive)
+        root = self._set.ranks[opts.rootRank]
+
+        def start(source: Flat, target: Any) -> Handle:
+            return adapter.gather(source.buffer, root, name, process_set=self._set, target=target)
+
+        receive = [output.numel() for output in outputs] or [0] * self.size()
+        return self._exchange("gather", name, outputs, [tensor], receive, start)
 
     def scatter(self, outputs: list[Tensor], source_lists: list[list[Tensor]], opts: Any) -> RingWork:
         """A tensor of the root's for each rank."""
@@ -464,25 +468,45 @@ class RingProcessGroup(dist.ProcessGroup):
                     f"needs {self.size()} tensors on the root, one for each rank, and none elsewhere; rank "
                     f"{self.rank()} has {len(sources)}"
                 )
-        send, receive = [source.numel() for source in sources] or [0] * self.size(), [0] * self.size()
+        send, receive = [source.numel() for source in sources], [0] * self.size()
         receive[opts.rootRank] = output.numel()
+        root = self._set.ranks[opts.rootRank]
+
+        def start(source: Flat, target: Any) -> Handle:
+            splits = [count * source.width for count in send] or None
+            return adapter.scatter(source.buffer, root, splits, name, process_set=self._set, target=target)
+
         # Who has nothing to send says of which dtype nothing is.
-        return self._alltoall(name, outputs, sources or [output.new_empty(0)], send, receive)
+        return self._exchange("scatter", name, outputs, sources or [output.new_empty(0)], receive, start)
 
     def _alltoall(
         self, name: str, outputs: Sequence[Tensor], sources: Sequence[Tensor], send: list[int], receive: list[int]
     ) -> RingWork:
         """`send[r]` of the elements of all sources go to rank r, `receive[r]` of those of all outputs come from it."""
-        with refusing("all_to_all", name, self._set):
+
+        def start(source: Flat, target: Any) -> Handle:
+            splits = [count * source.width for count in send]
+            return adapter.alltoall(source.buffer, splits, name, process_set=self._set, target=target)
+
+        return self._exchange("all_to_all", name, outputs, sources, receive, start)
+
+    def _exchange(
+        self,
+        kind: str,
+        name: str,
+        outputs: Sequence[Tensor],
+        sources: Sequence[Tensor],
+        receive: list[int],
+        start: Callable[[Flat, Any], Handle],
+    ) -> RingWork:
+        """What `start` makes of all sources' elements: `receive[r]` of those of all outputs come from rank r."""
+        with refusing(kind, name, self._set):
             for output in outputs:
-                check_output("all_to_all, gather and scatter", output, sources[0])
+                check_output(kind, output, sources[0])
             source = Flat(sources[0] if len(sources) == 1 else torch.cat([tensor.reshape(-1) for tensor in sources]))
         apart = len(outputs) == 1 and not shares_memory(outputs[0], sources)
         targets = targets_of(outputs) if apart else ()
-        handle = adapter.alltoall(
-            source.buffer, [count * source.width for count in send], name, process_set=self._set,
-            target=targets[0] if targets else None,
-        )  # fmt: skip
+        handle = start(source, targets[0] if targets else None)
 
         def finish(handle: Handle) -> None:
             if targets:
