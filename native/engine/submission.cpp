@@ -351,7 +351,9 @@ bool Engine::may_stay_in_bucket(const ProcessSet& set, const Operation& operatio
   const ExecutionSettings& limits = settings_.execution;
   const std::size_t bytes = descriptor.is_group() ? 0 : operation.bytes();
   const bool runs_in_place = bytes >= limits.direct_bytes && registered_at(operation);
-  if (bytes > limits.fusion_threshold_bytes || runs_in_place) return false;
+  // The last piece of what is cut stays there, as large as the whole is.
+  const bool is_cut = operation.priority != 0 && limits.partition_bytes > 0;
+  if (!is_cut && (bytes > limits.fusion_threshold_bytes || runs_in_place)) return false;
   // A wish names one operation that it is for, and others are to gather with what comes behind them.
   if (operation.state.load(std::memory_order_relaxed) == OperationState::kSubmitted) return true;
   return set.negotiation.round() >= set.flushed_until && set.schedule.may_hold_open();

@@ -693,4 +693,6 @@ MUTANTS = [
     Mutant("a scatter's blocks are counted once on each branch", "plan/packing/rows.cpp",
            "times(tree.size(), load_ == Load::kSame ? 1 : 0);\n  if (load_ == Load::kSame) return times;",
            "times(tree.size(), 1);\n  return times;"),
+    Mutant("what is cut is never waited for in a bucket", "engine/submission.cpp",
+           "if (!is_cut && (bytes > limits", "if ((void(is_cut), bytes > limits"),
 ]  # fmt: skip
