@@ -36,11 +36,16 @@ bool fits_memory(const Contribution& contribution, const Descriptor& descriptor,
   return true;
 }
 
-bool same_part(const Descriptor& a, const Descriptor& b) {
+// But for the first dimension where that may differ.
+bool same_shape(const Descriptor& a, const Descriptor& b) {
   const int first = a.has_free_rows() ? 1 : 0;
-  return a.dtype == b.dtype && a.device_index == b.device_index && a.shape.dims == b.shape.dims &&
+  return a.shape.dims == b.shape.dims &&
          std::equal(a.shape.extent.begin() + first, a.shape.extent.begin() + std::max<int>(first, a.shape.dims),
                     b.shape.extent.begin() + first);
+}
+
+bool same_part(const Descriptor& a, const Descriptor& b) {
+  return a.dtype == b.dtype && a.device_index == b.device_index && same_shape(a, b);
 }
 
 // Where two groups of the same number of tensors differ; nullopt when it is not one of their tensors.
@@ -63,7 +68,7 @@ std::string difference(const Descriptor& a, const Descriptor& b) {
   if (a.dtype != b.dtype) return "the dtype differs; convert the tensor to one dtype on all ranks";
   if (a.op != b.op) return "the reduce operation differs; pass the same op on all ranks";
   if (a.root != b.root) return "the root rank differs; pass the same root_rank on all ranks";
-  if (!(a.shape == b.shape)) {
+  if (!same_shape(a, b)) {
     return "the shape differs; give the tensor the same shape on all ranks (allgather, gather, alltoall and scatter "
            "allow another first dimension)";
   }

@@ -310,7 +310,7 @@ def results_go_where_the_caller_says(adapter: Adapter, checks: Checks) -> None:
             "reducescatter": c.reducescatter(adapter.tensor(longer[me]), op=OPS["min"]),
             "alltoall": c.alltoall(sent),
             "gather": c.allgather(own),
-            "scatter": c.alltoall(sent),
+            "scatter": c.reducescatter(sent, op=OPS["min"]),
         }
         calls = {
             "allreduce": (reduced(parts, "max"), partial(c.allreduce, own, op=OPS["max"])),

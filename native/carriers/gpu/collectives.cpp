@@ -246,7 +246,6 @@ void Launcher::begin_reducescatter(Launch& launch) {
   group.end();
 }
 
-// A scatter, too, of which only the root's splits are not 0.
 void Launcher::begin_alltoall(const Task& task) {
   Operation& operation = *task.operations.front();
   device::Memory& result = gpu_tensor(operation)->result;
@@ -262,8 +261,8 @@ void Launcher::begin_alltoall(const Task& task) {
   for (int m = 0; m < size_; ++m) {
     const std::size_t outgoing = operation.splits[m] * row_bytes;
     const std::size_t incoming = operation.result_rows[m] * row_bytes;
-    if (outgoing > 0) communicator_->send(from, outgoing, m, stream_->get());
-    if (incoming > 0) communicator_->receive(to, incoming, m, stream_->get());
+    communicator_->send(from, outgoing, m, stream_->get());
+    communicator_->receive(to, incoming, m, stream_->get());
     from += outgoing;
     to += incoming;
   }
@@ -282,14 +281,33 @@ void Launcher::begin_gather(const Task& task) {
   device::Memory& result = gpu_tensor(operation)->result;
   result = device::Memory(rows * row_bytes, stream_);
   device::Communicator::Group group(*communicator_);
-  const std::size_t given = descriptor.shape.rows() * row_bytes;
-  if (given > 0) communicator_->send(operation.on_device->input, given, descriptor.root, stream_->get());
+  communicator_->send(operation.on_device->input, bytes_of(descriptor), descriptor.root, stream_->get());
   std::byte* to = result.data();
-  for (int m = 0; m < size_; ++m) {
+  for (int m = 0; m < size_ && self_ == descriptor.root; ++m) {
     const std::size_t incoming = operation.result_rows[m] * row_bytes;
-    if (incoming > 0) communicator_->receive(to, incoming, m, stream_->get());
+    communicator_->receive(to, incoming, m, stream_->get());
     to += incoming;
   }
+  group.end();
+}
+
+void Launcher::begin_scatter(const Task& task) {
+  const Descriptor& descriptor = task.descriptor();
+  Operation& operation = *task.operations.front();
+  const std::size_t row_bytes = descriptor.shape.row_elements() * size_of(descriptor.dtype);
+  const std::uint64_t rows = task.contributions[descriptor.root].splits[self_];
+  operation.result_rows.assign(size_, 0);
+  operation.result_rows[descriptor.root] = rows;
+  device::Memory& result = gpu_tensor(operation)->result;
+  result = device::Memory(rows * row_bytes, stream_);
+  device::Communicator::Group group(*communicator_);
+  const std::byte* from = operation.on_device->input;
+  for (int m = 0; m < size_ && self_ == descriptor.root; ++m) {
+    const std::size_t outgoing = operation.splits[m] * row_bytes;
+    communicator_->send(from, outgoing, m, stream_->get());
+    from += outgoing;
+  }
+  communicator_->receive(result.data(), rows * row_bytes, descriptor.root, stream_->get());
   group.end();
 }
 

@@ -94,9 +94,9 @@ void Launcher::begin(Launch& launch) {
     case Collective::kBroadcast: return begin_broadcast(task);
     case Collective::kReduceScatter: return begin_reducescatter(launch);
     case Collective::kReduce: return begin_reduce(launch);
-    case Collective::kScatter:
-    case Collective::kAlltoall: return begin_alltoall(task);
     case Collective::kGather: return begin_gather(task);
+    case Collective::kScatter: return begin_scatter(task);
+    case Collective::kAlltoall: return begin_alltoall(task);
     case Collective::kBarrier: break;  // has no tensor
   }
 }

@@ -143,6 +143,7 @@ class Launcher {
   void begin_reducescatter(Launch& launch);
   void begin_alltoall(const Task& task);
   void begin_gather(const Task& task);
+  void begin_scatter(const Task& task);
   void pack(const Task& task, bool in, double factor) const;
   void end(Launch& launch);
   void scale_captured(const Task& task, bool inputs, double factor) const;
