@@ -116,8 +116,10 @@ std::string Descriptor::to_string() const {
   if (on_device)
     text += device_index == 0 ? " on a GPU" : " on GPU " + std::to_string(device_index + 1) + " of its own";
   if (captured) text += ", captured into a CUDA graph";
-  if (collective == Collective::kBroadcast || collective == Collective::kScatter) text += " from root " + std::to_string(root);
-  if (collective == Collective::kReduce || collective == Collective::kGather) text += " to root " + std::to_string(root);
+  if (collective == Collective::kBroadcast || collective == Collective::kScatter)
+    text += " from root " + std::to_string(root);
+  if (collective == Collective::kReduce || collective == Collective::kGather)
+    text += " to root " + std::to_string(root);
   if (prescale != 1.0) text += ", prescale " + std::to_string(prescale);
   if (postscale != 1.0) text += ", postscale " + std::to_string(postscale);
   if (compression != Compression::kNone) text += ", compression " + std::string(name_of(compression));

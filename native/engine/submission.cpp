@@ -254,9 +254,8 @@ void Engine::prepare(ProcessSet& set, Operation& operation) {
   operation.signature = descriptor.signature();
   const bool takes_one = has_root(descriptor.collective) && descriptor.collective != Collective::kBroadcast;
   if (takes_one && descriptor.is_group()) {
-    throw Error(ErrorKind::kInvalidArgument,
-                title(operation) + ": a " + std::string(name_of(descriptor.collective)) +
-                    " takes one tensor. Remedy: submit them one by one.");
+    throw Error(ErrorKind::kInvalidArgument, title(operation) + ": a " + std::string(name_of(descriptor.collective)) +
+                                                 " takes one tensor. Remedy: submit them one by one.");
   }
   if (has_splits(descriptor.collective) && operation.splits.empty()) {
     operation.splits = even_splits(descriptor, set.peers.size());

@@ -224,9 +224,9 @@ TEST_CASE("packing: trees reach what no packing exceeds, few of them nearly so, 
       const Fabric fabric = Fabric::of(topology);
       std::vector<Rank> all(static_cast<std::size_t>(hosts));
       std::iota(all.begin(), all.end(), 0);
-      for (const Collective collective : {Collective::kAllreduce, Collective::kBroadcast, Collective::kReduce,
-                                          Collective::kAllgather, Collective::kReduceScatter, Collective::kGather,
-                                          Collective::kScatter}) {
+      for (const Collective collective :
+           {Collective::kAllreduce, Collective::kBroadcast, Collective::kReduce, Collective::kAllgather,
+            Collective::kReduceScatter, Collective::kGather, Collective::kScatter}) {
         CAPTURE(name_of(collective));
         const bool rooted = has_root(collective);
         const bool summed = collective == Collective::kAllreduce;

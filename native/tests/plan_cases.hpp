@@ -7,10 +7,9 @@
 
 namespace ringcore::testing {
 
-inline constexpr Collective kCollectives[] = {Collective::kAllreduce, Collective::kAllgather,
-                                              Collective::kBroadcast, Collective::kReduceScatter,
-                                              Collective::kAlltoall,  Collective::kReduce,
-                                              Collective::kGather,    Collective::kScatter};
+inline constexpr Collective kCollectives[] = {
+    Collective::kAllreduce, Collective::kAllgather, Collective::kBroadcast, Collective::kReduceScatter,
+    Collective::kAlltoall,  Collective::kReduce,    Collective::kGather,    Collective::kScatter};
 
 // One host; as many hosts as ranks; hosts of four ranks, the last one perhaps smaller; ranks dealt out to `hosts` in turn.
 inline std::vector<plan::Topology> topologies(int ranks, int hosts) {

@@ -326,7 +326,8 @@ def results_go_where_the_caller_says(adapter: Adapter, checks: Checks) -> None:
             out = places[verb]
             common = verb not in ("reducescatter", "alltoall", "gather", "scatter")
             gets_nothing = verb == "gather" and me != size - 1
-            checks.that(f"{verb} of {rows} {dtype} returns its output", call(out=out) is (None if gets_nothing else out))
+            returned = call(out=out)
+            checks.that(f"{verb} of {rows} {dtype} returns its output", returned is (None if gets_nothing else out))
             if gets_nothing:
                 continue
             checks.equal(f"{verb} of {rows} {dtype} into an output", adapter.array(out), expected, common=common)

@@ -280,7 +280,9 @@ def direct(asked: plans.Request) -> plans.Plan:
     return builder.plan()
 
 
-@pytest.mark.parametrize("collective", ["allgather", "reducescatter", "broadcast", "reduce", "gather", "scatter", "alltoall"])
+@pytest.mark.parametrize(
+    "collective", ["allgather", "reducescatter", "broadcast", "reduce", "gather", "scatter", "alltoall"]
+)
 def test_the_command_runs_each_collective(tmp_path: Path, collective: str) -> None:
     plan = direct(plans.Request(collective, 1 << 20, (0, 1, 2), root=1 if collective in ROOTED else 0))
     assert plan.check() is None

@@ -76,8 +76,7 @@ const TransferOrder& packed_for(const PlanRequest& request, std::uint32_t chunks
       gathers || request.collective == Collective::kReduce || request.collective == Collective::kReduceScatter;
   if (backwards) fabric = fabric.reversed();
   const Load load = load_of(request.collective);
-  last.order =
-      quickest_order(fabric, grow_forests(fabric, last.roots, chunks, load), chunks, last.roots.empty(), load);
+  last.order = quickest_order(fabric, grow_forests(fabric, last.roots, chunks, load), chunks, last.roots.empty(), load);
   if (backwards) last.order = played_backwards(std::move(last.order), !gathers);
   return last.order;
 }

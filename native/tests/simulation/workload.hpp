@@ -70,9 +70,7 @@ struct Request {
   int missing_member = -1;  // does not submit it
 
   bool reduces() const { return ringcore::reduces(collective); }
-  bool has_own_result() const {
-    return engine::has_own_result(collective);
-  }
+  bool has_own_result() const { return engine::has_own_result(collective); }
   bool gives_output(int member) const { return has_own_result() && (outputs >> member & 1U) != 0; }
   bool is_spoilt_by(int member) const { return member == misfit_member || misfit_of_all; }
   bool fits() const { return misfit == Misfit::kNone && missing_member < 0; }

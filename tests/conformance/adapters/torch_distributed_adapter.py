@@ -109,7 +109,8 @@ def gather_async(tensor, root_rank=0, *, name=None) -> _Done:
     dist.all_gather(counts, torch.tensor([tensor.shape[0]]))
     is_root = dist.get_rank() == root_rank
     outputs = [tensor.new_empty((int(count), *tensor.shape[1:])) for count in counts] if is_root else None
-    return _Done(dist.gather(tensor, outputs, root_rank, async_op=True), lambda: torch.cat(outputs) if is_root else None)
+    work = dist.gather(tensor, outputs, root_rank, async_op=True)
+    return _Done(work, lambda: torch.cat(outputs) if is_root else None)
 
 
 def scatter_async(tensor, root_rank=0, splits=None, *, name=None) -> _Done:

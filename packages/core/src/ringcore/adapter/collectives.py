@@ -321,8 +321,8 @@ def gather(
 ) -> Handle:
     """Concatenate every rank's rows on `root_rank`, a rank of the job. The first dimension may differ between ranks.
 
-    The root's result is in `target`, where there is one, else in `handle.result()`, which has no rows elsewhere; the rows
-    that came from each rank in `handle.rows()`.
+    The root's result is in `target`, where there is one, else in `handle.result()`, which has no rows elsewhere; the
+    rows that came from each rank in `handle.rows()`.
     """
     root = root_of(root_rank, name, process_set, "gather")
     return _submit(

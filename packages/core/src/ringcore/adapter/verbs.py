@@ -456,14 +456,15 @@ class Verbs(Starts[Tensor]):
             root_rank: Rank of the job that gets the result.
             name: Identifies the tensor on all ranks.
             process_set: The ranks that take part.
-            out: Where the result goes on the root, contiguous, in host memory, of the tensor's dtype and all ranks' rows.
+            out: Where the result goes on the root, contiguous, in host memory, of the tensor's dtype, with all ranks'
+                rows.
 
         Returns:
             A new tensor, or `out`, on the root, with the rows in the order of the ranks; None elsewhere.
 
         Raises:
-            MismatchError: Ranks named different roots, dtypes or shapes, or the root's `out` has not the rows that come.
-                On every rank, and nothing was written.
+            MismatchError: Ranks named different roots, dtypes or shapes, or the root's `out` has not the rows that
+                come. On every rank, and nothing was written.
             InvalidArgument: The root is no member of the process set.
         """
         result: Tensor | None = self.start_gather(
