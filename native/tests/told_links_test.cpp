@@ -90,6 +90,10 @@ TEST_CASE("told links: what links through a port have together counts, and a slo
   CHECK(slow_pairs(even_hosts(4), shown).empty());
   // All send to one: the port there is full.
   CHECK(slow_pairs(even_hosts(4), {{0, 3, 3e7, 3e7}, {1, 3, 3e7, 3e7}, {2, 3, 3e7, 3e7}}).empty());
+  // Also where others have ports for themselves.
+  std::vector<Shown> gathered = around({kRate, kRate, kRate, kRate});
+  for (Rank from = 0; from < 4; ++from) gathered.push_back({from, 4, kRate / 4, kRate / 4});
+  CHECK(slow_pairs(even_hosts(5), gathered).empty());
   CHECK(slow_pairs(even_hosts(4), around({kRate, kRate, kRate / 4, kRate})) == Pairs{{2, 3}});
   // Two ranks of a host share its port.
   Topology pairs = even_hosts(2);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -161,8 +162,10 @@ def test_a_link_that_carries_less_than_was_told_is_named_in_the_log_and_in_the_t
         place["env"]["RINGCORE_TOPOLOGY_FILE"] = str(tmp_path / "alike.json")
         with ranks.started(reduces_until_told, 4, tmp_path, str(tmp_path / "timeline.json"), **place) as job:
             said, *others = [outcome.result for outcome in job.wait()]
-    assert said.count("less than half of what the topology file says: from rank 2 to rank") == 1, said
-    assert "3 MB/s instead of 25" in said and "Remedy" in said, said
+    assert said.count("the network carries less than half of what the topology file says") == 1, said
+    # What comes to that host is slow as well: it is acknowledged late.
+    slow = re.findall(r"from rank (\d) to rank (\d) \d+ MB/s instead of 25", said)
+    assert slow and all("2" in pair for pair in slow) and "Remedy" in said, said
     assert others == ["", "", ""]
     events = json.loads((tmp_path / "timeline.json").read_text())["traceEvents"]
     assert any(event.get("name", "").startswith("the network carries less than half") for event in events)
