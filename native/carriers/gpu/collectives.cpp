@@ -281,7 +281,8 @@ void Launcher::begin_gather(const Task& task) {
   device::Memory& result = gpu_tensor(operation)->result;
   result = device::Memory(rows * row_bytes, stream_);
   device::Communicator::Group group(*communicator_);
-  communicator_->send(operation.on_device->input, bytes_of(descriptor), descriptor.root, stream_->get());
+  communicator_->send(operation.on_device->input, task.contributions[self_].rows * row_bytes, descriptor.root,
+                      stream_->get());
   std::byte* to = result.data();
   for (int m = 0; m < size_ && self_ == descriptor.root; ++m) {
     const std::size_t incoming = operation.result_rows[m] * row_bytes;
