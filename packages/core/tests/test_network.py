@@ -14,7 +14,7 @@ from ringcore.commands.cli import main
 from ringcore.environment.settings import Settings
 from ringcore.network import Host, Interface, Link, Topology, read
 from ringcore.network.cables import Place, network_of
-from ringcore.network.findings import Findings, derive, doubtful_pairs, rounds_of_pairs
+from ringcore.network.findings import Findings, derive, doubtful_pairs, rounds_of_pairs, unclear_ports
 from ringcore.network.picture import describe, print_tables
 from ringcore.network.prices import egress_of
 from ringcore.network.units import parse_rate, parse_seconds, rate_text, seconds_text
@@ -260,6 +260,21 @@ def measured(topology: Topology, noise: float = 0.0) -> Findings:
     for pair in doubtful_pairs(found):
         found.alone[pair[0]][pair[1]] = max(rates([pair])[pair], busy[pair])
     return found
+
+
+def test_ports_that_fit_neither_one_link_nor_several_are_unclear() -> None:
+    own, switch = (measured(each) for each in (meshed(4, 1e8), racks([4], 1e8, 1e8)))
+    for found in (own, switch):
+        assert unclear_ports(found) == ([], [])
+        found.send[1] *= 0.8
+        found.receive[2] *= 1.2
+        assert unclear_ports(found) == ([1], [2])
+
+
+def meshed(count: int, rate: float) -> Topology:
+    names = [f"h{number}" for number in range(count)]
+    links = tuple(Link(start, end, rate, 50e-6) for start, end in itertools.permutations(names, 2))
+    return Topology(tuple(map(Host, names)), (), links)
 
 
 def racks(sizes: list[int], port: float, between: float) -> Topology:

@@ -109,27 +109,9 @@ def connect(
         listeners, endpoints = ([], []) if over_mpi else listen(settings, address)
         for listener in listeners:
             sockets.callback(listener.close)
-        local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        local, name = _listen_on_this_host()
         sockets.callback(local.close)
-        name = f"ringcore-{secrets.token_hex(16)}"
-        local.bind(f"\0{name}")  # abstract: no file, gone with the process
-        local.listen(1024)
-        contact = {
-            "rank": placement.rank,
-            "size": placement.processes,
-            "serves": placement.serves,
-            "local_rank": placement.local_rank,
-            "job": settings.job_id,
-            "version": __version__,
-            "start_timeout_s": settings.start_timeout_s,
-            "unix": name if segment_fd is not None else None,
-            "domain": own_domain(),
-            **({} if placement.epoch is None else {"epoch": placement.epoch}),
-            **announce(endpoints, settings),
-            **announce_encryption(settings, endpoints),
-            **announce_network(placement.rank, settings),
-            **announce_switch(settings),
-        }
+        contact = _contact(placement, settings, endpoints, unix=name if segment_fd is not None else None)
         lasting = key if placement.epoch is not None else None  # also whoever joins later has it
         if world is None:
             epoch, secret, contacts = meet(address, key, contact, deadline)
@@ -169,6 +151,37 @@ def connect(
         else:
             connector.finish()
     return mesh
+
+
+def _listen_on_this_host() -> tuple[socket.socket, str]:
+    """Where the ranks of this host hand each other their memory, and its name."""
+    name = f"ringcore-{secrets.token_hex(16)}"
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(f"\0{name}")  # abstract: no file, gone with the process
+    listener.listen(1024)
+    return listener, name
+
+
+def _contact(
+    placement: Placement, settings: Settings, endpoints: list[Endpoint], *, unix: str | None
+) -> dict[str, Any]:
+    """What the others hear of this rank when they meet."""
+    return {
+        "rank": placement.rank,
+        "size": placement.processes,
+        "serves": placement.serves,
+        "local_rank": placement.local_rank,
+        "job": settings.job_id,
+        "version": __version__,
+        "start_timeout_s": settings.start_timeout_s,
+        "unix": unix,
+        "domain": own_domain(),
+        **({} if placement.epoch is None else {"epoch": placement.epoch}),
+        **announce(endpoints, settings),
+        **announce_encryption(settings, endpoints),
+        **announce_network(placement.rank, settings),
+        **announce_switch(settings),
+    }
 
 
 def _deadline(settings: Settings, *, patient: bool = False) -> float:

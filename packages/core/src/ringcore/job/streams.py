@@ -6,7 +6,7 @@ import selectors
 import socket
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ringcore._errors import ResourceError
@@ -15,25 +15,96 @@ from ringcore._errors import ResourceError
 # much as leaves in so many seconds, as soon as it is known; first what a host that sends to seven at once through
 # 100 Mbit/s needs 10 ms for.
 _UNSENT_S = 1.5e-3
+_SHORT = 64 * 1024
 _LEAST_UNSENT, _MOST_UNSENT = 16 * 1024, 1 << 20
 _ZEROS = memoryview(bytes(_MOST_UNSENT))
-_END = b"\1"
+_STOP, _END = b"\2", b"\1"
 # What comes first was sent while queues on the way were empty, and TCP did not know its window.
 _RAMP = 0.3
-# Of a round so much lies between the two moments that are compared. Whoever had no processor at the first one saw both
-# at once, and what came between would be divided by next to nothing.
+# Of a round so much lies at least between the two moments that are compared. Whoever had no processor at the first one
+# would see both at once, and what came between would be divided by next to nothing.
 _LEAST_SPAN = 0.35
 _LIMIT_S = 30.0
-# In Linux's tcp_info: smoothed and least round trip, in microseconds, and bytes received.
-_INFO_BYTES, _RTT_AT, _RECEIVED_AT, _MIN_RTT_AT = 256, 68, 128, 148
+# In Linux's tcp_info: smoothed and least round trip, in microseconds, and bytes that were acknowledged and received.
+_INFO_BYTES, _RTT_AT, _ACKNOWLEDGED_AT, _RECEIVED_AT, _MIN_RTT_AT = 256, 68, 120, 128, 148
 
 
-@dataclass
-class Mark:
-    """What had come at a moment, in seconds since the round began, by source."""
+@dataclass(frozen=True)
+class Rates:
+    """What one turn has shown, in bits a second.
 
-    at: float = 0.0
-    received: dict[int, int] = field(default_factory=dict)
+    Attributes:
+        sent: To all targets together, as they acknowledged it.
+        received: By source.
+    """
+
+    sent: float
+    received: dict[int, float]
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """What the kernel had counted at a moment, which was between two others."""
+
+    before: float
+    counts: dict[int, int]
+    after: float
+
+
+class _Window:
+    """Two moments of a turn, and what the kernel counted in between."""
+
+    def __init__(self, count: Callable[[], dict[int, int]], seconds: float) -> None:
+        self._count = count
+        self._seconds = seconds
+        self._marks: list[_Mark] = []  # where it opens, and the two
+
+    def _mark(self) -> None:
+        before = time.monotonic()
+        counts = self._count()
+        self._marks.append(_Mark(before, counts, time.monotonic()))
+
+    def open(self) -> None:
+        """It begins, with what does not count yet."""
+        self._mark()
+
+    @property
+    def opened(self) -> bool:
+        """Whether it has begun."""
+        return bool(self._marks)
+
+    @property
+    def closed(self) -> bool:
+        """Whether both moments are over."""
+        return len(self._marks) == 3
+
+    @property
+    def due(self) -> float | None:
+        """When the counts have to be looked up next."""
+        if len(self._marks) == 1:
+            return self._marks[0].after + _RAMP * self._seconds
+        if len(self._marks) == 2:
+            return max(self._marks[0].after + self._seconds, self._marks[1].after + _LEAST_SPAN * self._seconds)
+        return None
+
+    def look(self) -> None:
+        """Look the counts up if it is time."""
+        if self.due is not None and time.monotonic() >= self.due:
+            self._mark()
+
+    def close(self) -> None:
+        """Nothing will come any more."""
+        while not self.closed:
+            self._mark()
+
+    def rates(self) -> dict[int, float]:
+        """Between the two moments, in bits a second; rather too low than too high."""
+        begin, first, last = self._marks
+        least = _LEAST_SPAN * self._seconds
+        if last.after - first.before < least:  # all was over before there was a processor
+            first = begin
+        span = max(last.after - first.before, least)
+        return {end: 8 * (count - first.counts[end]) / span for end, count in last.counts.items()}
 
 
 @dataclass
@@ -48,96 +119,162 @@ class Streams:
     out: Mapping[int, socket.socket]
     into: Mapping[int, socket.socket]
     _unsent: dict[int, int] = field(default_factory=dict)  # what is handed to the kernel at once, by target
-    _sent: dict[int, int] = field(default_factory=dict)  # in this round
+    _rate: dict[int, float] = field(default_factory=dict)  # the most that a target had when it was the only one
 
     def prepare(self) -> None:
         """Let nothing wait in the sockets."""
         for connection in (*self.out.values(), *self.into.values()):
             connection.setblocking(False)
         for target in self.out:
-            self._limit_unsent(target, _LEAST_UNSENT)
+            self.limit_unsent(target, _LEAST_UNSENT)
 
-    def _limit_unsent(self, target: int, nbytes: int) -> None:
+    def limit_unsent(self, target: int, nbytes: int) -> None:
+        """Hand no more to the kernel than this before it can send it."""
         self._unsent[target] = min(max(nbytes, _LEAST_UNSENT), _MOST_UNSENT)
         self.out[target].setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, self._unsent[target])
 
-    def run(self, targets: Sequence[int], sources: Sequence[int], seconds: float) -> dict[int, float]:
-        """Send to some hosts for so long, and take what others send at the same time.
+    def shorten_queues(self) -> None:
+        """Let no more be under way to each host than its link needs, before several share what is on the way."""
+        for target, connection in self.out.items():
+            needed = int(2 * self._rate.get(target, 0.0) * 2 * self.latency_s(target, least=True) / 8)
+            if needed <= _SHORT:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, max(needed, _LEAST_UNSENT))
 
-        Returns:
-            Bits a second, by source.
+    def lengthen_queues(self) -> None:
+        """As the system lets them be, for whoever has the way alone."""
+        for connection in self.out.values():
+            if connection.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) <= 2 * _SHORT:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST_UNSENT)
+
+    def run(self, targets: Sequence[int], sources: Sequence[int], seconds: float) -> Rates:
+        """Send to some hosts, and take what others send at the same time.
+
+        Whoever receives measures for so long, and then asks for the end: so nobody stops before all have measured who
+        began later.
 
         Raises:
             ResourceError: A host broke off, or its data did not come.
         """
-        begin = time.monotonic()
-        start = Mark(0.0, {source: self._received(source) for source in sources})
-        marks = [(_RAMP * seconds, Mark()), (seconds, Mark())]
-        self._sent = dict.fromkeys(targets, 0)
-        is_ramp = True
-        with selectors.DefaultSelector() as selector:
-            for target in targets:
-                selector.register(self.out[target], selectors.EVENT_WRITE, target)
-            for source in sources:
-                selector.register(self.into[source], selectors.EVENT_READ, source)
-            while selector.get_map():
-                self._turn(selector, begin, seconds)
-                now = time.monotonic() - begin
-                if is_ramp and now >= _RAMP * seconds:
-                    is_ramp = False
-                    for target, sent in self._sent.items():
-                        self._limit_unsent(target, int(sent / now * _UNSENT_S))
-                for due, mark in marks:
-                    if now >= due and not mark.received:
-                        mark.at, mark.received = now, {source: self._received(source) for source in sources}
-        for _, mark in marks:  # where the others ended a little earlier
-            if not mark.received:
-                mark.at, mark.received = (
-                    time.monotonic() - begin,
-                    {source: self._received(source) for source in sources},
-                )
-        first, last = marks[0][1], marks[1][1]
-        least = _LEAST_SPAN * seconds
-        if last.at - first.at < least:
-            first = start
-        span = max(last.at - first.at, least)
-        return {source: 8 * (last.received[source] - first.received[source]) / span for source in sources}
+        rates = _Turn(self, targets, sources, seconds).run()
+        if len(targets) == 1:
+            self._rate[targets[0]] = max(rates.sent, self._rate.get(targets[0], 0.0))
+        return rates
 
-    def _turn(self, selector: selectors.BaseSelector, begin: float, seconds: float) -> None:
-        ready = selector.select(max(0.0, begin + seconds + _LIMIT_S - time.monotonic()))
-        if not ready:
-            raise ResourceError(f"nothing came from host {[key.data for key in selector.get_map().values()]} in time")
-        for key, events in ready:
-            try:
-                if events & selectors.EVENT_WRITE:
-                    over = time.monotonic() - begin >= seconds
-                    block = _END if over else _ZEROS[: self._unsent[key.data]]
-                    self._sent[key.data] += self.out[key.data].send(block)
-                else:
-                    data = self.into[key.data].recv(1 << 18)
-                    if not data:
-                        raise ResourceError(f"host {key.data} broke off while it was measured")
-                    over = data.endswith(_END)
-            except BlockingIOError:
-                continue
-            except OSError as error:
-                raise ResourceError(f"host {key.data} cannot be measured: {error}") from error
-            if over:
-                selector.unregister(key.fileobj)
+    def send(self, target: int) -> None:
+        """As much as may be handed over."""
+        self.out[target].send(_ZEROS[: self._unsent[target]])
 
-    def _received(self, source: int) -> int:
+    def acknowledged(self, target: int) -> int:
+        """Bytes that a host has confirmed."""
+        return int(self._info(self.out[target], "Q", _ACKNOWLEDGED_AT))
+
+    def received(self, source: int) -> int:
         """What the kernel has got, whether or not this process has had time to take it."""
-        info = self.into[source].getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
-        (nbytes,) = struct.unpack_from("Q", info, _RECEIVED_AT)
-        return int(nbytes)
+        return int(self._info(self.into[source], "Q", _RECEIVED_AT))
 
     def latency_s(self, target: int, *, least: bool) -> float:
         """One way to a host: half a round trip, as it is now or at its least."""
-        info = self.out[target].getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
-        (microseconds,) = struct.unpack_from("I", info, _MIN_RTT_AT if least else _RTT_AT)
+        microseconds = self._info(self.out[target], "I", _MIN_RTT_AT if least else _RTT_AT)
         return float(microseconds) * 1e-6 / 2
+
+    @staticmethod
+    def _info(connection: socket.socket, kind: str, at: int) -> int:
+        (value,) = struct.unpack_from(kind, connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES), at)
+        return int(value)
 
     def close(self) -> None:
         """Close all connections."""
         for connection in (*self.out.values(), *self.into.values()):
             connection.close()
+
+
+class _Turn:
+    """What one host does in one turn."""
+
+    def __init__(self, streams: Streams, targets: Sequence[int], sources: Sequence[int], seconds: float) -> None:
+        self._streams = streams
+        self._seconds = seconds
+        self._selector = selectors.DefaultSelector()
+        self._sending, self._stopped = set(targets), set[int]()
+        self._silent, self._coming = set(sources), set(sources)
+        self._came: list[float] = []  # when each source began
+        self._sent = _Window(lambda: {target: streams.acknowledged(target) for target in targets}, seconds)
+        self._received = _Window(lambda: {source: streams.received(source) for source in sources}, seconds)
+        self._asked = False
+
+    def run(self) -> Rates:
+        """See `Streams.run`."""
+        limit = time.monotonic() + self._seconds + _LIMIT_S
+        with self._selector:
+            for target in self._sending:
+                both = selectors.EVENT_WRITE | selectors.EVENT_READ
+                self._selector.register(self._streams.out[target], both, target)
+            for source in self._coming:
+                self._selector.register(self._streams.into[source], selectors.EVENT_READ, source)
+            self._sent.open()
+            while self._selector.get_map():
+                self._wait()
+                self._look()
+                if time.monotonic() > limit:
+                    raise ResourceError(f"hosts {sorted(self._sending | self._coming)} did not end in time")
+        for window in (self._sent, self._received):
+            window.close()
+        return Rates(sum(self._sent.rates().values()), self._received.rates())
+
+    def _wait(self) -> None:
+        """Until something can be sent, has come, or has to be looked up."""
+        moments = [due for due in (self._sent.due, self._received.due, self._opens) if due is not None]
+        patience = min(moments, default=float("inf")) - time.monotonic()
+        for key, events in self._selector.select(max(0.0, min(patience, 1.0))):
+            is_out = self._streams.out.get(key.data) is key.fileobj
+            try:
+                if is_out:
+                    self._serve(key.data, events)
+                else:
+                    self._take(key.data)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise ResourceError(f"host {key.data} cannot be measured: {error}") from error
+
+    def _serve(self, target: int, events: int) -> None:
+        connection = self._streams.out[target]
+        if events & selectors.EVENT_READ:
+            if not connection.recv(1):
+                raise ResourceError(f"host {target} broke off while it was measured")
+            self._stopped.add(target)
+        if target not in self._stopped:
+            self._streams.send(target)
+        elif connection.send(_END):
+            self._selector.unregister(connection)
+            self._sending.discard(target)
+
+    def _take(self, source: int) -> None:
+        connection = self._streams.into[source]
+        data = connection.recv(1 << 18)
+        if not data:
+            raise ResourceError(f"host {source} broke off while it was measured")
+        if source in self._silent:
+            self._silent.remove(source)
+            self._came.append(time.monotonic())
+        if data.endswith(_END):
+            self._selector.unregister(connection)
+            self._coming.discard(source)
+
+    @property
+    def _opens(self) -> float | None:
+        """When at the latest what is received counts, though some have sent nothing yet."""
+        return None if self._received.opened or not self._came else self._came[0] + self._seconds / 2
+
+    def _look(self) -> None:
+        opens = self._opens
+        if not self._received.opened and (not self._silent or (opens is not None and time.monotonic() >= opens)):
+            self._received.open()
+        self._received.look()
+        self._sent.look()
+        if not self._sending:
+            self._sent.close()
+        if self._received.closed and not self._asked:
+            self._asked = True
+            for source in self._coming:
+                self._streams.into[source].send(_STOP)

@@ -10,8 +10,9 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 
@@ -23,7 +24,7 @@ from ringcore.job.agreement import gather_bytes, meet
 from ringcore.job.state import Context, context
 from ringcore.job.streams import Streams
 from ringcore.network import Host, Interface, Topology
-from ringcore.network.findings import Findings, Matrix, derive, doubtful_pairs, rounds_of_pairs
+from ringcore.network.findings import Findings, Matrix, derive, doubtful_pairs, rounds_of_pairs, unclear_ports
 
 _TOKEN_BYTES = 32
 _NUMBER = struct.Struct("<I")
@@ -52,7 +53,7 @@ def topology(*, seconds: float = 0.05) -> Topology:
     """Measure what lies between the hosts of this job. Collective: every rank calls it, between operations.
 
     One rank of each host measures, the others wait: rates of all directed pairs in rounds of disjoint pairs, of pairs
-    that were slow there also alone, and of each host to and from all others at once. That takes some 3 rounds a host.
+    that were slow there also alone, and of each host to and from all others at once. That takes some 4 rounds a host.
 
     Args:
         seconds: That a round takes.
@@ -190,24 +191,33 @@ class _Survey:
     def _find(self, names: tuple[str, ...]) -> Findings:
         hosts = range(self._count)
         fans = [[(host, other) for other in hosts if other != host] for host in hosts]
-        own: dict[str, Any] = {"loaded": self._rounds(rounds_of_pairs(self._count))}
+        fans += [[(other, host) for host, other in fan] for fan in fans]
+        own: dict[str, Any] = {"loaded": self._rounds(rounds_of_pairs(self._count), turns=_TURNS)}
         own["slow"] = self._latencies(least=False)
-        own["away"] = self._rounds(fans)
-        own["here"] = self._rounds([[(other, host) for host, other in fan] for fan in fans])
+        if self._streams is not None:
+            self._streams.shorten_queues()
+        own["fans"] = self._rounds(fans)
         own["quick"] = self._latencies(least=True)
         told = self._exchange(own)
         findings = Findings(
             names,
-            send=[_sum_of_round(told, "away", host) for host in hosts],
-            receive=[_sum_of_round(told, "here", host) for host in hosts],
-            loaded=_by_pair(told, "loaded"),
-            alone=_by_pair(told, "loaded"),
+            send=[told[host]["fans"][host][0]["sent"] for host in hosts],
+            receive=[_received(told[host]["fans"][self._count + host][0]) for host in hosts],
+            loaded=_in_company(told, "loaded"),
+            alone=_at_most(told, "loaded"),
             latency_s=[report["quick"] for report in told],
             loaded_latency_s=[report["slow"] for report in told],
             interfaces=self._interfaces,
         )
+        self._again(findings, fans)
+        for host in hosts:  # A port lets through what one pair had, whatever disturbed the others.
+            findings.send[host] = max(findings.send[host], *findings.loaded[host])
+            findings.receive[host] = max(findings.receive[host], *(each[host] for each in findings.loaded))
+        if self._streams is not None:
+            self._streams.lengthen_queues()
         doubtful = doubtful_pairs(findings)[: _ALONE_EACH * self._count]
-        alone = _by_pair(self._exchange({"alone": self._rounds([[pair] for pair in doubtful])}), "alone")
+        told = self._exchange({"alone": self._rounds([[pair] for pair in doubtful], turns=_TURNS)})
+        alone = _at_most(told, "alone")
         for i, j in doubtful:
             findings.alone[i][j] = max(findings.alone[i][j], alone[i][j])
         for i, j in findings.pairs:
@@ -218,23 +228,33 @@ class _Survey:
                 )
         return findings
 
-    def _rounds(self, rounds: Sequence[Pairs]) -> list[list[dict[int, float]]]:
-        """What this host has received in each turn of each round, by source; others only meet."""
-        found: list[list[dict[int, float]]] = []
+    def _again(self, findings: Findings, fans: Sequence[Pairs]) -> None:
+        """Measure once more what hosts send and receive in all where it fits neither one link nor several."""
+        away, here = unclear_ports(findings)
+        numbers = [*away, *(self._count + host for host in here)]
+        told = self._exchange({"fans": self._rounds([fans[number] for number in numbers])})
+        for at, host in enumerate(away):
+            findings.send[host] = max(findings.send[host], told[host]["fans"][at][0]["sent"])
+        for at, host in enumerate(here, len(away)):
+            findings.receive[host] = max(findings.receive[host], _received(told[host]["fans"][at][0]))
+
+    def _rounds(self, rounds: Sequence[Pairs], *, turns: int = 1) -> list[list[dict[str, Any]]]:
+        """The `Rates` of this host in each turn of each round; others only meet."""
+        found: list[list[dict[str, Any]]] = []
         for pairs in rounds:
-            found.append([{} for _ in range(_TURNS)])
-            for received in found[-1]:
+            found.append([{"sent": 0.0, "received": {}} for _ in range(turns)])
+            for turn in found[-1]:
                 self._steps += 1
                 meet(f"{self._call}.{self._steps}")
-                self._attempt(partial(self._run, pairs, received))
+                self._attempt(partial(self._run, pairs, turn))
         return found
 
-    def _run(self, pairs: Pairs, received: dict[int, float]) -> None:
+    def _run(self, pairs: Pairs, turn: dict[str, Any]) -> None:
         if self._streams is None:
             return
         targets = [end for start, end in pairs if start == self._own]
         sources = [start for start, end in pairs if end == self._own]
-        received.update(self._streams.run(targets, sources, self._seconds))
+        turn.update(asdict(self._streams.run(targets, sources, self._seconds)))
 
     def _latencies(self, *, least: bool) -> list[float]:
         if self._streams is None:
@@ -275,21 +295,28 @@ def _host_of(connection: socket.socket, token: bytes) -> int:
     return number if hmac.compare_digest(hello[:_TOKEN_BYTES], token) else -1
 
 
-def _sum_of_turn(told: list[dict[str, Any]], what: str, number: int, turn: int) -> float:
-    """What all hosts together have received."""
-    return sum(sum(report[what][number][turn].values()) for report in told)
+def _received(turn: dict[str, Any]) -> float:
+    """By one host, from all."""
+    return float(sum(turn["received"].values()))
 
 
-def _sum_of_round(told: list[dict[str, Any]], what: str, number: int) -> float:
-    return max(_sum_of_turn(told, what, number, turn) for turn in range(_TURNS))
-
-
-def _by_pair(told: list[dict[str, Any]], what: str) -> Matrix:
+def _in_company(told: list[dict[str, Any]], what: str) -> Matrix:
     """By source and target, of the better turn of each round: what went at the same time may be added up."""
     found = [[0.0] * len(told) for _ in told]
-    for number in range(len(told[0][what])):
-        best = max(range(_TURNS), key=partial(_sum_of_turn, told, what, number))
+    for number, turns in enumerate(told[0][what]):
+        sums = [sum(_received(report[what][number][turn]) for report in told) for turn in range(len(turns))]
+        best = sums.index(max(sums))
         for target, report in enumerate(told):
-            for source, rate in report[what][number][best].items():
+            for source, rate in report[what][number][best]["received"].items():
                 found[int(source)][target] = rate
+    return found
+
+
+def _at_most(told: list[dict[str, Any]], what: str) -> Matrix:
+    """By source and target, of the turn in which each pair had most."""
+    found = [[0.0] * len(told) for _ in told]
+    for target, report in enumerate(told):
+        for turn in chain.from_iterable(report[what]):
+            for source, rate in turn["received"].items():
+                found[int(source)][target] = max(found[int(source)][target], rate)
     return found

@@ -11,6 +11,8 @@ from ringcore.network.topology import Host, Interface, Link, Topology
 
 # Rates that differ by less are the same, as far as a short measurement tells.
 _ALIKE = 0.85
+# Rates that differ by less are one, if they are measured twice.
+_CLEAR = 0.9
 # Ports of a switch that differ by less are taken for equal: what is planned then is right for all of them.
 _EVEN = 0.7
 # A link that has less than this part of its rate in company shares something with that company.
@@ -64,7 +66,27 @@ class Findings:
 
 def doubtful_pairs(findings: Findings) -> list[tuple[int, int]]:
     """Pairs that had less in company than their ports let through: what they have alone has to be looked at."""
-    return [(i, j) for i, j in findings.pairs if findings.loaded[i][j] < _SLOWED * findings.port(i, j)]
+    return [(i, j) for i, j in findings.pairs if findings.loaded[i][j] < _CLEAR * findings.port(i, j)]
+
+
+def unclear_ports(findings: Findings) -> tuple[list[int], list[int]]:
+    """Hosts that send, and that receive, in all neither what their best pair has nor what their pairs have together.
+
+    The first is a port that all share, the second are links of their own. What is neither may be so; or the measurement
+    was disturbed.
+    """
+
+    def unclear(total: float, pairs: list[float]) -> bool:
+        alike = (max(pairs), sum(pairs))
+        return not any(_CLEAR * each <= total <= each / _CLEAR for each in alike)
+
+    hosts = range(len(findings.names))
+    out = [[findings.loaded[host][other] for other in hosts if other != host] for host in hosts]
+    into = [[findings.loaded[other][host] for other in hosts if other != host] for host in hosts]
+    return (
+        [host for host in hosts if unclear(findings.send[host], out[host])],
+        [host for host in hosts if unclear(findings.receive[host], into[host])],
+    )
 
 
 def shares_port(findings: Findings, host: int) -> tuple[bool, bool]:
