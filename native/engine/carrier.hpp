@@ -54,6 +54,7 @@ struct ExecutionSettings {
 struct CarrierConfig {
   ProcessSetId process_set = kWorld;
   std::uint32_t epoch = 0;  // whose members these are
+  bool plans_only = false;  // no backend carries out anything: one was given up, see View
   int self = 0;  // this rank among the members
   std::vector<transport::Link*> links;  // by member, null at self
   plan::Topology topology;

@@ -87,6 +87,16 @@ void Engine::give_up_carrier(const Error& error) {
   elastic_->noticed_at = clock_.now();  // ending what a library has under way may take long
 }
 
+// No rank is missed: all go on, without what has failed this one.
+void Engine::give_up_backends(const Error& error) {
+  if (!goes_on_without_others()) return fail(std::make_shared<const Error>(error));
+  warnings_.emplace_back(error.what());
+  const Nanoseconds now = clock_.now();
+  timeline_.record({"network", error.what(), transport::kControlLane, -1, now, now, 0});
+  elastic_->views.give_up_backends();
+  follow_views();
+}
+
 void Engine::advance_views(Nanoseconds now) {
   turn_away_who_misses_members(now);
   elastic_->views.check_timers(now);
@@ -161,7 +171,9 @@ void Engine::be_evicted(const View& view) {
 }
 
 void Engine::go_on_with(const View& view, const std::vector<Place>& lost) {
-  const std::string who = describe_losses(lost);
+  const bool gives_up = view.plans_only && !std::exchange(elastic_->plans_only, true);
+  std::string why = gives_up && lost.empty() ? "" : describe_losses(lost);
+  if (gives_up) why += std::string(why.empty() ? "" : "; ") + "the switch (RINGCORE_SWITCH) was given up";
   const int before = membership_.is_member() ? size() : 0;
   elastic_->joins = before == 0;
   std::vector<Place> joined;
@@ -177,7 +189,7 @@ void Engine::go_on_with(const View& view, const std::vector<Place>& lost) {
   sets.emplace_back(kWorld, view.members);
   for (auto& peer : membership_.go_on_with(view.epoch, view.members)) elastic_->former.push_back(std::move(peer));
   links_changed_ = true;
-  const std::shared_ptr<const Error> change = describe_change(view, who, joined, before);
+  const std::shared_ptr<const Error> change = describe_change(view, why, joined, before);
   if (before > 0) elastic_->change = change;
   elastic_->members_of.emplace(view.epoch, view.members);
   elastic_->has_failed = before > 0 && (elastic_->has_failed || !under_way.repeats);

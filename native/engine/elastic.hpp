@@ -20,6 +20,7 @@ struct Engine::Elastic {
   ViewChange views;
   bool still = false;  // the runs are dropped
   bool frozen = false;  // ... and the agreement knows who has left
+  bool plans_only = false;  // in the present epoch, see View
   bool draining = false;  // what was written in the epochs before is still in the lanes
   Nanoseconds frozen_since = 0;
   Nanoseconds waits_since = 0;  // this rank has announced nothing more, and nothing of it was released

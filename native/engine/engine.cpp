@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/elastic.hpp"
+#include "plan/backend.hpp"
 
 namespace ringcore::engine {
 
@@ -110,6 +111,9 @@ bool Engine::move() {
     if (!draining()) {
       try {
         moved = set->schedule.progress() || moved;
+      } catch (const plan::BackendLost& error) {
+        give_up_backends(error);
+        return true;
       } catch (const Error& error) {
         give_up_carrier(error);
         return true;
@@ -297,6 +301,7 @@ void Engine::make_process_set(ProcessSetId id, std::vector<Rank> members) {
   const bool shared = id == kWorld && topology.memory_shared_in_host;
   Schedule schedule({.process_set = id,
                      .epoch = membership_.epoch(),
+                     .plans_only = elastic_ != nullptr && elastic_->plans_only,
                      .self = self,
                      .links = std::move(links),
                      .topology = std::move(topology),

@@ -416,6 +416,7 @@ class Engine {
   void lose(Peer& peer, const std::string& why);
   void suffer_from(const Blame& blame);
   void give_up_carrier(const Error& error);
+  void give_up_backends(const Error& error);
   Blame blame_for(const RecordHeader& abort) const;
   void fail_operations_needing(Peer& peer);
   void fail_operations_needing(ProcessSet& set, Peer& peer);

@@ -18,7 +18,7 @@
 namespace ringcore::engine {
 
 // Changes with every incompatible change of records, plans or lanes.
-constexpr std::uint64_t kProtocolVersion = 10;
+constexpr std::uint64_t kProtocolVersion = 11;
 
 // What all ranks must have set alike, because decisions depend on it.
 struct Agreement {

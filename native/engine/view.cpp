@@ -11,7 +11,7 @@
 namespace ringcore::engine {
 namespace {
 
-enum Flags : std::uint8_t { kLeaves = 1, kWithWitness = 2, kHasProposal = 4, kYields = 8 };
+enum Flags : std::uint8_t { kLeaves = 1, kWithWitness = 2, kHasProposal = 4, kYields = 8, kPlansOnly = 16 };
 enum UnderWayFlags : std::uint8_t { kRepeats = 1, kCounted = 2 };  // kRepeats: and counted
 
 template <typename Number>
@@ -42,6 +42,7 @@ void put(std::vector<std::byte>& out, const View& view) {
   put(out, view.committed);
   put(out, view.members);
   put(out, view.under_way);
+  put(out, static_cast<std::uint8_t>(view.plans_only));
 }
 
 class Reader {
@@ -84,6 +85,9 @@ class Reader {
     view.committed = number<std::uint64_t>();
     view.members = places();
     view.under_way = under_way();
+    const auto plans_only = number<std::uint8_t>();
+    if (plans_only > 1) refuse("it neither goes on with plans alone nor not");
+    view.plans_only = plans_only != 0;
     return view;
   }
 
@@ -170,7 +174,8 @@ std::vector<std::byte> encode(const ViewMessage& message) {
   put(out, static_cast<std::uint8_t>(message.type));
   put(out,
       static_cast<std::uint8_t>((message.leaves ? kLeaves : 0) | (message.yields ? kYields : 0) |
-                                (message.with_witness ? kWithWitness : 0) | (message.proposal ? kHasProposal : 0)));
+                                (message.with_witness ? kWithWitness : 0) | (message.proposal ? kHasProposal : 0) |
+                                (message.plans_only ? kPlansOnly : 0)));
   put(out, message.epoch);
   put(out, message.ballot);
   put(out, message.answered);
@@ -194,11 +199,12 @@ ViewMessage decode_view_message(std::span<const std::byte> bytes) {
   if (type > static_cast<std::uint8_t>(ViewMessage::Type::kKnown)) Reader::refuse("it is of no known type");
   message.type = static_cast<ViewMessage::Type>(type);
   const auto flags = reader.number<std::uint8_t>();
-  if ((flags & ~(kLeaves | kWithWitness | kHasProposal | kYields)) != 0)
+  if ((flags & ~(kLeaves | kWithWitness | kHasProposal | kYields | kPlansOnly)) != 0)
     Reader::refuse("it has flags that do not exist");
   message.leaves = (flags & kLeaves) != 0;
   message.yields = (flags & kYields) != 0;
   message.with_witness = (flags & kWithWitness) != 0;
+  message.plans_only = (flags & kPlansOnly) != 0;
   message.epoch = reader.ballot();
   message.ballot = reader.ballot();
   message.answered = reader.ballot();

@@ -54,6 +54,8 @@ struct View {
   // The newest step that a member has committed: whoever is behind takes its result over.
   std::uint64_t committed = 0;
   UnderWay under_way = {};  // in the epoch before
+  // Operations are carried out by plans alone, in this epoch and all that follow: a backend (plan/backend.hpp) was given up.
+  bool plans_only = false;
 
   bool operator==(const View&) const = default;
 };
@@ -82,6 +84,7 @@ struct ViewMessage {
   UnderWay under_way;  // of a kPromise
   bool leaves = false;  // the sender wants to be no member any more
   bool yields = false;  // the sender has led, and those that it reaches are too few
+  bool plans_only = false;  // the sender has given up a backend, as View::plans_only
   bool with_witness = false;  // of a kInstall: the witness has accepted it
   Places suspects;  // whom the sender cannot reach
   Places ended;  // whose process has been seen to end: proof, not suspicion

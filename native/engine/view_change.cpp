@@ -59,10 +59,17 @@ void ViewChange::leave() {
   want();
 }
 
+void ViewChange::give_up_backends() {
+  plans_only_ = true;
+  want();
+}
+
 bool ViewChange::anything_wanted() const {
   const auto is_lost = [this](Place place) { return lost(place); };
   const bool arrives = std::any_of(arriving_.begin(), arriving_.end(), [&](Place place) { return !is_lost(place); });
-  return leaves_ || arrives || std::any_of(view_.members.begin(), view_.members.end(), is_lost);
+  // An older proposal that was adopted may not say so.
+  const bool gives_up = plans_only_ && !view_.plans_only;
+  return leaves_ || arrives || gives_up || std::any_of(view_.members.begin(), view_.members.end(), is_lost);
 }
 
 void ViewChange::want() {
@@ -122,6 +129,7 @@ ViewMessage ViewChange::said(Type type) const {
   message.epoch = view_.epoch;
   message.committed = committed_;
   message.leaves = leaves_;
+  message.plans_only = plans_only_;
   message.yields = contains(yielding_, self_);
   message.suspects = suspects_;
   message.ended = ended_;
@@ -250,7 +258,7 @@ void ViewChange::try_to_propose() {
 
 // Of all that can reach each other; of two that cannot, whoever has not led in vain stays, else the lower one.
 View ViewChange::chosen() const {
-  View next{.epoch = ballot_};
+  View next{.epoch = ballot_, .plans_only = view_.plans_only};
   const auto can_reach = [this](Place one, Place other) {
     const ViewMessage& said = answers_.at(one);
     return !contains(said.suspects, other) && !contains(said.ended, other);
@@ -261,6 +269,7 @@ View ViewChange::chosen() const {
   };
   for (const bool yielding : {false, true}) {
     for (const auto& [place, promise] : answers_) {
+      next.plans_only = next.plans_only || promise.plans_only;
       if (!contains(view_.members, place) || lost(place) || contains(yielding_, place) != yielding) continue;
       if (!promise.leaves && !fits(place)) continue;
       next.committed = std::max(next.committed, promise.committed);

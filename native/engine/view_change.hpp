@@ -50,6 +50,7 @@ class ViewChange {
   void expect(Place place);  // the same, once another member wants it, or another change comes first
   void turn_away(Place place);
   void leave();  // this member wants to be no member any more, once all agree
+  void give_up_backends();  // the others are to do without them, too, from the next view on
   void commit(std::uint64_t step) { committed_ = step; }
 
   // What others say; `from` may be kWitness.
@@ -121,6 +122,7 @@ class ViewChange {
   Places met_;  // who may lead, and has heard of this change from this rank, among many
   Places yielding_;  // who has led in vain: others may reach more
   bool leaves_ = false;
+  bool plans_only_ = false;  // this rank has given up a backend
   std::uint64_t committed_ = 0;
   std::function<UnderWay()> stand_still_;
   UnderWay under_way_;

@@ -42,6 +42,7 @@ ViewMessage some_message(Input& bytes) {
   message.leaves = (flags & 1) != 0;
   message.yields = (flags & 2) != 0;
   message.with_witness = (flags & 4) != 0;
+  message.plans_only = (flags & 16) != 0;
   message.epoch = some_number(bytes);
   message.ballot = some_number(bytes);
   message.answered = some_number(bytes);
@@ -49,6 +50,7 @@ ViewMessage some_message(Input& bytes) {
   message.ended = some_places(bytes);
   message.arriving = some_places(bytes);
   if ((flags & 8) != 0) message.proposal = {some_number(bytes), some_view(bytes)};
+  if (message.proposal) message.proposal->view.plans_only = (flags & 32) != 0;
   for (std::size_t views = flags >> 6; views > 0; --views) message.since.push_back(some_view(bytes));
   return message;
 }
@@ -70,7 +72,10 @@ void act(engine::ViewChange& change, engine::Witness& witness, Input& bytes, Nan
     case 2: return change.lose_witness();
     case 3: return change.arrive(place);
     case 4: return change.leave();
-    case 5: return change.commit(bytes.take<std::uint8_t>());
+    case 5: {
+      const auto step = bytes.take<std::uint8_t>();
+      return step == 0xff ? change.give_up_backends() : change.commit(step);
+    }
     case 6: return change.check_timers(now += bytes.take<std::uint8_t>());
     case 7:
       if (const auto message = arrived(bytes)) witness.receive(*message);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string_view>
 
+#include "base/error.hpp"
 #include "plan/run.hpp"
 
 namespace ringcore::plan {
@@ -21,6 +22,13 @@ struct Query {
   bool even_blocks = false;   // of an alltoall: every rank gives every rank as much
   Compression compression{};  // of an allreduce: see plan.hpp
   bool deterministic = false; // the bits may depend on nothing but the values
+};
+
+// A run cannot go on, as its backend is of no use to this rank any more, though no rank was lost: whoever can agree with the
+// others to go on with plans alone may do so. `what` is a line for the log then.
+class BackendLost : public Error {
+ public:
+  using Error::Error;
 };
 
 // One serves one process set; ranks are indices among its members. All calls come from one thread at a time.

@@ -33,7 +33,7 @@ carriers::BackendFactory backends_of(std::shared_ptr<transport::MpiWorld> mpi,
   if (mpi == nullptr && at_switch == nullptr) return nullptr;
   return [mpi = std::move(mpi), at_switch = std::move(at_switch)](const engine::CarrierConfig& config) {
     std::vector<std::unique_ptr<plan::Backend>> backends;
-    if (config.process_set != engine::kWorld) return backends;
+    if (config.process_set != engine::kWorld || config.plans_only) return backends;
     if (mpi != nullptr) backends.push_back(carriers::make_mpi_backend(mpi));
     if (at_switch != nullptr) {
       auto clients = at_switch->begin(config.epoch, config.self, config.topology.ranks());

@@ -18,7 +18,8 @@
  * Places 0 to 2 are members, place 3 may be let in. A fault is the end of a process at any moment, or, with three hosts, a
  * cable between two of them that is cut. On one host the others see an end for sure; from another one it looks like silence.
  * A message is taken at any moment after it was sent; those of a process that has ended reach any one of the others, all of
- * them or none. Without the witness.
+ * them or none. Without the witness, and without what else promises and views say: the newest commit, what was under way,
+ * that a backend was given up. On none of these it depends who decides.
  *
  * Checked: of those who live nobody decides another successor of a view; who becomes a member is known to all others; in the
  * end all who go on have the same view, with nobody in it whom they have lost. A place has a ballot for each of the first

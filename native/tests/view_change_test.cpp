@@ -45,6 +45,7 @@ std::string unsettled(const ViewCluster& cluster) {
       return who + " is in a view of" + members + ", of whom not all live, or others do";
     }
     if (process.changing()) return who + " waits";
+    if (cluster.gave_up(place) && !process.view().plans_only) return who + " has given up a backend in vain";
   }
   return "";
 }
@@ -165,6 +166,10 @@ std::string flaw_of(std::uint64_t seed) {
   Drawn drawn = draw_options(random);
   ViewCluster cluster(drawn.options, seed);
   draw_faults(cluster, drawn, random);
+  for (int gives_up = static_cast<int>(random() % 6) - 3; gives_up > 0; --gives_up) {
+    const auto place = static_cast<Place>(random() % static_cast<unsigned>(cluster.size()));
+    cluster.at(1 + static_cast<ViewCluster::Time>(random() % 120), [&cluster, place] { cluster.give_up(place); });
+  }
   cluster.run(kLong);
   std::string flaw = cluster.flaw();
   if (flaw.empty()) flaw = drawn.settles ? unsettled(cluster) : stuck(cluster);
@@ -593,6 +598,42 @@ TEST_CASE("what was under way in views before its own is nothing to whoever arri
   CHECK(change.take_under_way().released_in(0) == 9);
 }
 
+TEST_CASE("a backend that one member gives up is given up for good by all, and by who joins later") {
+  for (const Place gives_up : {0, 2}) {
+    ViewCluster cluster({.members = 3, .places = 4, .witness = false}, 5);
+    cluster.at(5, [&] { cluster.give_up(gives_up); });
+    cluster.run(200);
+    for (const Place place : up_to(3)) {
+      CHECK(cluster.process(place).view().members == up_to(3));
+      CHECK(cluster.process(place).view().plans_only);
+    }
+    cluster.at(300, [&] { cluster.arrive(3); });
+    cluster.at(600, [&] { cluster.kill(gives_up); });
+    cluster.run(kLong);
+    for (const Place place : without(up_to(4), {gives_up})) {
+      CHECK(cluster.process(place).view().members == without(up_to(4), {gives_up}));
+      CHECK(cluster.process(place).view().plans_only);
+    }
+    CHECK(cluster.flaw() == "");
+  }
+}
+
+TEST_CASE("whoever has given up a backend asks again where an older proposal was adopted that does not say so") {
+  engine::ViewChange change({.epoch = 1, .members = {0, 1, 2}}, 1, false, 10);
+  change.give_up_backends();
+  CHECK(change.changing());
+  engine::ViewMessage news{.type = engine::ViewMessage::Type::kInstall, .epoch = 1};
+  for (const bool plans_only : {false, true}) {
+    const std::uint32_t epoch = news.epoch + 16384;
+    news.proposal = engine::Proposal{epoch, {.epoch = epoch, .members = {0, 1, 2}, .plans_only = plans_only}};
+    news.since = {news.proposal->view};
+    change.receive(0, news);
+    CHECK(change.view().epoch == epoch);
+    CHECK(change.changing() == !plans_only);
+    news.epoch = epoch;
+  }
+}
+
 TEST_CASE("a message after whose ballot none comes, or that lets anybody decide what follows, is refused") {
   engine::ViewMessage message;
   message.type = engine::ViewMessage::Type::kInstall;
@@ -624,9 +665,10 @@ TEST_CASE("messages about views survive the journey, and malformed ones are refu
   message.epoch = 3;
   message.committed = 1ULL << 40;
   message.leaves = true;
+  message.plans_only = true;
   message.suspects = {1, 5};
   message.ended = {5};
-  message.proposal = engine::Proposal{16385, {.epoch = 16384, .members = {0, 2, 3}, .committed = 9}};
+  message.proposal = engine::Proposal{16385, {.epoch = 16384, .members = {0, 2, 3}, .committed = 9, .plans_only = true}};
   message.since = {{.epoch = 3, .members = {0, 1, 2, 3}}, message.proposal->view};
   const std::vector<std::byte> bytes = engine::encode(message);
   const engine::ViewMessage again = engine::decode_view_message(bytes);
@@ -635,6 +677,7 @@ TEST_CASE("messages about views survive the journey, and malformed ones are refu
   CHECK(again.since == message.since);
   CHECK(again.suspects == message.suspects);
   CHECK(again.leaves);
+  CHECK(again.plans_only);
   for (std::size_t length = 0; length < bytes.size(); ++length) {
     CHECK_THROWS_AS(engine::decode_view_message(std::span(bytes).first(length)), Error);
   }

@@ -97,6 +97,13 @@ class ViewCluster {
     processes_[place].left = true;
     act(place, [](auto& change) { change.leave(); });
   }
+  // A backend is of no use to it any more: all are to do without.
+  void give_up(engine::Place place) {
+    act(place, [](auto& change) {
+      if (change.is_member()) change.give_up_backends();
+    });
+    processes_[place].gave_up = processes_[place].gave_up || processes_[place].change.is_member();
+  }
   void commit(engine::Place place, std::uint64_t step) {
     if (!is_dead(place)) processes_[place].change.commit(step);
   }
@@ -122,6 +129,7 @@ class ViewCluster {
 
   int size() const { return static_cast<int>(processes_.size()); }
   int host(engine::Place place) const { return place / options_.per_host; }
+  bool gave_up(engine::Place place) const { return processes_[place].gave_up; }
   bool is_dead(engine::Place place) const { return processes_[place].dead; }
   const engine::ViewChange& process(engine::Place place) const { return processes_[place].change; }
   const engine::Witness& witness() const { return *witness_; }
@@ -152,6 +160,8 @@ class ViewCluster {
     int sends_left = -1;  // until it is killed
     bool end_is_seen = true;
     bool left = false;
+    bool gave_up = false;
+    bool plans_only = false;  // in the last view that it was a member of
     int asks_left = 5;  // to be let in
     std::vector<std::function<void()>> waiting;  // while it is stopped
     std::uint32_t epoch = 0;
@@ -261,6 +271,11 @@ class ViewCluster {
       if (arrives && now_ > 0 && processes_[place].asks_left-- > 0) at(now_ + 60, [this, place] { arrive(place); });
       return;
     }
+    const bool takes_back = std::exchange(processes_[place].plans_only, view.plans_only) && !view.plans_only;
+    if (takes_back) flaw_ = "epoch " + std::to_string(view.epoch) + " takes back that a backend was given up";
+    if (!plans_only_in_.emplace(view.epoch, view.plans_only).second && plans_only_in_[view.epoch] != view.plans_only) {
+      flaw_ = "in epoch " + std::to_string(view.epoch) + " some have given up a backend, and others not";
+    }
     const auto [known, is_new] = members_of_.emplace(view.epoch, view.members);
     if (!is_new && known->second != view.members) {
       flaw_ = "epoch " + std::to_string(view.epoch) + " has two lists of members";
@@ -284,6 +299,7 @@ class ViewCluster {
   std::set<std::pair<engine::Place, engine::Place>> cut_;
   std::map<std::pair<engine::Place, engine::Place>, Time> last_delivery_;
   std::map<std::uint32_t, engine::Places> members_of_;
+  std::map<std::uint32_t, bool> plans_only_in_;  // by epoch
   std::map<engine::Place, bool> ticking_;
   std::priority_queue<Event> events_;
   std::uint64_t next_event_ = 0;

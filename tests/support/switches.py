@@ -55,7 +55,7 @@ def write_key(path: Path) -> Path:
 
 @contextlib.contextmanager
 def local_switch(key: Path) -> Iterator[Switch]:
-    """Start one at loopback, at any port, and end it."""
+    """Start one at loopback, at any port, and end it where it has not ended."""
     command = [PROGRAM, "--listen", "127.0.0.1:0", "--key-file", str(key)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
     assert process.stdout is not None
@@ -65,7 +65,8 @@ def local_switch(key: Path) -> Iterator[Switch]:
     try:
         yield started
     finally:
-        started.end()
+        if process.poll() is None:
+            started.end()
 
 
 @contextlib.contextmanager

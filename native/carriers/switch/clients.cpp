@@ -9,6 +9,7 @@
 
 #include "base/error.hpp"
 #include "base/rank_list.hpp"
+#include "plan/backend.hpp"
 
 namespace ringcore::carriers {
 namespace {
@@ -145,24 +146,34 @@ std::string SwitchClient::waiting_for() const {
   return text;
 }
 
+// The ranks can, where they can agree on what to make again.
+void SwitchClient::do_without(ErrorKind kind, const std::string& what, const std::string& remedy) const {
+  if (settings_.elastic) {
+    throw plan::BackendLost(kind, title() + what + ". The ranks give it up, and send to each other from now on. Remedy: " +
+                                      remedy + ", and start the job again where it is to be used");
+  }
+  throw Error(kind, title() + what + ". Remedy: " + remedy +
+                        ", or leave out RINGCORE_SWITCH: the ranks then send to each other, as those of an elastic job do "
+                        "from then on");
+}
+
 void SwitchClient::fail(const Worker::Failure& failure) const {
   using Kind = Worker::Failure::Kind;
   const std::string rank = "rank " + std::to_string(rank_);
   const std::string seconds = std::to_string(settings_.silence / kSecond);
   switch (failure.kind) {
     case Kind::kSilent:
-      throw Error(ErrorKind::kPeerLost, title() + " has not answered " + rank + " for " + seconds +
-                                            " s. Remedy: see that ringcore-switch runs there, reaches this host over "
-                                            "UDP and has the same key (RINGCORE_SWITCH_KEY_FILE), or leave out "
-                                            "RINGCORE_SWITCH: the ranks then send to each other");
+      do_without(ErrorKind::kPeerLost, " has not answered " + rank + " for " + seconds + " s",
+                 "see that ringcore-switch runs there, reaches this host over UDP and has the same key "
+                 "(RINGCORE_SWITCH_KEY_FILE)");
     case Kind::kNoParent:
-      throw Error(ErrorKind::kPeerLost, title() + " tells " + rank +
-                                            " that the next switch above it does not answer. Remedy: see that the one "
-                                            "its --parent names runs, or leave out RINGCORE_SWITCH");
+      do_without(ErrorKind::kPeerLost, " tells " + rank + " that the next switch above it does not answer",
+                 "see that the one its --parent names runs");
     case Kind::kFull:
-      throw Error(ErrorKind::kResource, title() + " has no room for " + rank +
-                                            ": too many jobs use it, or more than 64 ranks or the --members it was "
-                                            "told. Remedy: another switch, or leave out RINGCORE_SWITCH");
+      do_without(ErrorKind::kResource,
+                 " has no room for " + rank +
+                     ": too many jobs use it, or more than 64 ranks or the --members it was told",
+                 "name another switch");
     case Kind::kMismatch:
       throw Error(ErrorKind::kProtocol,
                   title() + " says that segment " + std::to_string(failure.segment) + " of " + rank +

@@ -10,6 +10,7 @@
 #include "aggregation/socket.hpp"
 #include "aggregation/tensor.hpp"
 #include "aggregation/worker.hpp"
+#include "base/error.hpp"
 #include "base/types.hpp"
 #include "transport/companion.hpp"
 #include "transport/link.hpp"
@@ -42,7 +43,8 @@ class SwitchClient final : private aggregation::Source {
   // The tensor is not to be touched any more, though it has no sum: no rank gets any more sums of this session.
   void stop();
 
-  // True if anything moved. Throws Error{kPeerLost, kProtocol} when there will be no sum.
+  // True if anything moved. Throws Error{kPeerLost, kProtocol} when there will be no sum; plan::BackendLost where the ranks of
+  // an elastic job go on without the switch.
   bool progress();
   // While no tensor is there; throws nothing.
   void look_after();
@@ -60,6 +62,7 @@ class SwitchClient final : private aggregation::Source {
   void send();
   bool goes_on_without_others() const;
   [[noreturn]] void fail(const aggregation::Worker::Failure& failure) const;
+  [[noreturn]] void do_without(ErrorKind kind, const std::string& what, const std::string& remedy) const;
   std::string title() const;
 
   SwitchSettings settings_;

@@ -88,9 +88,28 @@ void ElasticJob::join(engine::Place place) {
   }
 }
 
-std::vector<std::unique_ptr<engine::Carrier>> ElasticJob::make_carriers(const RankState& rank,
+// Null where the ranks have given it up: all members of an epoch, and for good.
+std::unique_ptr<engine::Carrier> ElasticJob::make_switch_carrier(RankState& rank, const engine::CarrierConfig& config) {
+  if (rank.plans_only && !config.plans_only) rank.flaw = "it goes back to a switch that was given up";
+  rank.plans_only = config.plans_only;
+  auto made = config.plans_only ? nullptr : std::make_shared<SimSwitch>(config.topology.ranks());
+  const std::shared_ptr<SimSwitch>& known = switches_.emplace(config.epoch, std::move(made)).first->second;
+  if ((known == nullptr) != config.plans_only) rank.flaw = "others of its epoch have not given up the same";
+  if (known == nullptr) return nullptr;
+  return std::make_unique<SimSwitchCarrier>(config, known, network_, [&rank] {
+    rank.gave_up = rank.gave_up || rank.gives_up;
+    return rank.gives_up;
+  });
+}
+
+std::vector<std::unique_ptr<engine::Carrier>> ElasticJob::make_carriers(RankState& rank,
                                                                         const engine::CarrierConfig& config) {
-  if (!options_.on_device) return carriers::standard()(config);
+  std::unique_ptr<engine::Carrier> at_switch = options_.at_switch ? make_switch_carrier(rank, config) : nullptr;
+  if (!options_.on_device) {
+    auto made = carriers::standard()(config);
+    if (at_switch != nullptr) made.insert(made.begin(), std::move(at_switch));
+    return made;
+  }
   const engine::Engine* engine = rank.engine.get();  // null: it is being made, with the first epoch's members
   std::shared_ptr<SimDevices>& devices = devices_[engine == nullptr ? 7 : engine->membership().epoch()];
   if (devices == nullptr) devices = std::make_shared<SimDevices>(config.topology.ranks());
@@ -105,6 +124,7 @@ std::vector<std::unique_ptr<engine::Carrier>> ElasticJob::make_carriers(const Ra
   }
   std::vector<std::unique_ptr<engine::Carrier>> made;
   made.push_back(std::move(device));
+  if (at_switch != nullptr) made.push_back(std::move(at_switch));
   made.push_back(std::make_unique<carriers::PlanCarrier>(config, std::vector<std::unique_ptr<plan::Backend>>()));
   return made;
 }
@@ -484,6 +504,8 @@ std::string ElasticJob::run() {
     for (auto [come, end] = joins_.equal_range(events_); come != end; ++come) join(come->second);
     for (auto [leave, end] = leaves_.equal_range(events_); leave != end; ++leave)
       ranks_[static_cast<std::size_t>(leave->second)].wants_to_leave = true;
+    for (auto [give_up, end] = give_ups_.equal_range(events_); give_up != end; ++give_up)
+      ranks_[static_cast<std::size_t>(give_up->second)].gives_up = true;
     if (events_ == witness_ends_at_ && witness_) {
       witness_.reset();
       for (RankState& rank : ranks_) {

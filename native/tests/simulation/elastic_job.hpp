@@ -22,6 +22,7 @@
 #include "engine/engine.hpp"
 #include "engine/view_change.hpp"
 #include "sim_device.hpp"
+#include "sim_switch.hpp"
 #include "transport/sim/network.hpp"
 
 namespace ringcore::simulation {
@@ -44,6 +45,7 @@ struct ElasticOptions {
   Compression compression{};  // of the middle one
   bool on_device = false;  // the largest tensor lies on a device, which ends a step after it is done for its rank
   bool device_notices = false;  // ... and whose library notices at once that a member has ended
+  bool at_switch = false;  // sums are made there, see `give_up_at`
   std::array<Nanoseconds, 4> computes{};  // by place: for so long in front of each step, and of the end
   std::size_t lane_bytes = 512;
   int tree_degree = 0;  // the logs go along a tree, of so many children; 0: from each to each
@@ -71,6 +73,8 @@ class ElasticJob {
   void join_at(int event, engine::Place place) { joins_.emplace(event, place); }
   // From that event on it wants to leave: it does behind its next step, if that is not the last one.
   void leave_at(int event, engine::Place place) { leaves_.emplace(event, place); }
+  // From that event on it hears nothing of the switch, and gives it up once it has a sum to make there.
+  void give_up_at(int event, engine::Place place) { give_ups_.emplace(event, place); }
   // Until all that live have left or failed; what is wrong, or nothing.
   std::string run();
   int events() const { return events_; }
@@ -88,6 +92,8 @@ class ElasticJob {
   // Steps that it has summed up again since their sums were of several epochs.
   int repeated(Rank rank) const { return ranks_[static_cast<std::size_t>(rank)].repeated; }
   Nanoseconds waited(Rank rank) const { return engine(rank).waited_for_others(); }
+  // Whether it has come to do without the switch.
+  bool plans_only(Rank rank) const { return ranks_[static_cast<std::size_t>(rank)].plans_only; }
   int changes(Rank rank) const { return ranks_[static_cast<std::size_t>(rank)].changes; }
 
  private:
@@ -119,6 +125,9 @@ class ElasticJob {
     std::int64_t first = 0;  // step that it took part in
     std::int64_t end = kSteps;  // ... and the one in front of which it left
     bool wants_to_leave = false;
+    bool gives_up = false;
+    bool gave_up = false;  // ... and has had a sum to make there since
+    bool plans_only = false;  // in its present epoch
     engine::Places leaving;  // others, whom this one is to go on without
     int ready_at = 0;  // the event at which it asks to be let in
     std::optional<Nanoseconds> asked;
@@ -134,8 +143,8 @@ class ElasticJob {
   };
 
   void make_engine(RankState& rank, const std::vector<engine::Place>& peers, bool joins);
-  std::vector<std::unique_ptr<engine::Carrier>> make_carriers(const RankState& rank,
-                                                              const engine::CarrierConfig& config);
+  std::vector<std::unique_ptr<engine::Carrier>> make_carriers(RankState& rank, const engine::CarrierConfig& config);
+  std::unique_ptr<engine::Carrier> make_switch_carrier(RankState& rank, const engine::CarrierConfig& config);
   void join(engine::Place place);
   bool is_there(const RankState& rank) const;
   bool advance_alone(RankState& rank);
@@ -166,10 +175,12 @@ class ElasticJob {
   ElasticOptions options_;
   transport::SimNetwork network_;
   std::map<std::uint32_t, std::shared_ptr<SimDevices>> devices_;  // by epoch
+  std::map<std::uint32_t, std::shared_ptr<SimSwitch>> switches_;  // by epoch; null where there are plans only
   std::optional<engine::Witness> witness_;
   std::multimap<int, std::function<void(transport::SimNetwork&)>> faults_;
   std::multimap<int, engine::Place> joins_;
   std::multimap<int, engine::Place> leaves_;
+  std::multimap<int, engine::Place> give_ups_;
   int witness_ends_at_ = -1;
   int events_ = 0;
   Nanoseconds began_ = 0;

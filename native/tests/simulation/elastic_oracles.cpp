@@ -25,6 +25,7 @@ std::string ElasticJob::check() const {
     const auto failure = rank.engine == nullptr ? nullptr : rank.engine->failure();
     if (failure != nullptr && failure->kind() == ErrorKind::kProtocol) return who + failure->what();
     if (!rank.has_left) continue;
+    if (rank.gave_up && !rank.plans_only) return who + "it has given up the switch, and goes on at it";
     for (const RankState& other : ranks_) {
       if (!other.has_left || other.end < kSteps || rank.end < kSteps) continue;
       for (const auto& [epoch, ended] : rank.ended) {

@@ -1,4 +1,4 @@
-// Elastic jobs under schedules that a seed draws: who is lost, stops, is cut off, comes, leaves, and when.
+// Elastic jobs under schedules that a seed draws: who is lost, stops, is cut off, comes, leaves, gives up a switch, and when.
 //
 // RINGCORE_ELASTIC_SEEDS says how many, RINGCORE_ELASTIC_FIRST from which on; a seed that fails is run alone by
 //   RINGCORE_ELASTIC_SEED=123 ringcore_tests -tc="elastic jobs under fault schedules"
@@ -49,6 +49,7 @@ ElasticOptions draw_options(Draw& draw, std::uint64_t seed) {
   options.device_notices = draw.coin();
   options.tree_degree = draw.below(3);
   options.seed = seed;
+  options.at_switch = seed % 4 == 0;
   return options;
 }
 
@@ -100,6 +101,9 @@ std::string flaw_of(std::uint64_t seed) {
     job.leave_at(draw.below(kMostEvents / 2), draw.below(options.ranks + options.joiners));
   }
   for (int faults = draw.below(4); faults > 0; --faults) draw_fault(job, options, draw);
+  for (int gives_up = options.at_switch ? draw.below(3) : 0; gives_up > 0; --gives_up) {
+    job.give_up_at(draw.below(kMostEvents), draw.below(options.ranks + options.joiners));
+  }
   const std::string flaw = job.run();
   return flaw.empty() ? "" : "seed " + std::to_string(seed) + ": " + flaw;
 }

@@ -1,6 +1,7 @@
 // Elastic jobs: at whatever moment ranks end, stop or lose each other, those that can go on do, with the same sums.
 #include <doctest/doctest.h>
 
+#include <tuple>
 #include <utility>
 
 #include "elastic_checks.hpp"
@@ -113,6 +114,60 @@ TEST_CASE("a rank ends at any event while sums are compressed: they are done aga
     for (Rank rank = 0; rank < options.ranks; ++rank) repeated += job.repeated(rank);
   });
   CHECK(repeated > 0);
+}
+
+TEST_CASE("a rank gives the switch up at any event: all go on without it, with the same sums, and nobody is lost") {
+  for (const auto& [share_memory, in_place, tree_degree] :
+       {std::tuple(true, true, 0), {true, false, 0}, {false, false, 0}, {false, false, 1}}) {
+    const ElasticOptions options{
+        .share_memory = share_memory, .in_place = in_place, .at_switch = true, .tree_degree = tree_degree};
+    const int events = events_of(options);
+    int without = 0;
+    for (Rank gives_up = 0; gives_up < options.ranks; ++gives_up) {
+      for (int at = gives_up; at < events; at += every(15)) {
+        CAPTURE(share_memory);
+        CAPTURE(in_place);
+        CAPTURE(tree_degree);
+        CAPTURE(gives_up);
+        CAPTURE(at);
+        ElasticJob job(options);
+        job.give_up_at(at, gives_up);
+        REQUIRE(job.run() == "");
+        for (Rank rank = 0; rank < options.ranks; ++rank) {
+          REQUIRE(job.finished(rank));
+          CHECK(job.engine(rank).size() == options.ranks);
+          CHECK(job.plans_only(rank) == job.plans_only(0));
+          CHECK(job.engine(rank).take_warnings().size() == (rank == gives_up && job.plans_only(0) ? 1 : 0));
+        }
+        without += job.plans_only(0) ? 1 : 0;
+      }
+    }
+    CHECK(without > 0);
+  }
+}
+
+TEST_CASE("a rank gives the switch up, and another one ends meanwhile: the others go on, without either") {
+  int without = 0;
+  for (const bool in_place : {true, false}) {
+    const ElasticOptions options{.ranks = 4, .in_place = in_place, .at_switch = true};
+    const int events = events_of(options);
+    for (int at = in_place ? 0 : 15; at < events; at += every(61)) {
+      for (int later = -20; later < 60; later += 5) {
+        const Rank gives_up = at % options.ranks;
+        const Rank victim = (gives_up + 1 + (later + 20) % (options.ranks - 1)) % options.ranks;
+        CAPTURE(in_place);
+        CAPTURE(at);
+        CAPTURE(later);
+        ElasticJob job(options);
+        job.give_up_at(at, gives_up);
+        job.when(at + later, [victim](SimNetwork& network) { network.kill(victim); });
+        REQUIRE(job.run() == "");
+        check_that_others_finish(job, options, {victim});
+        without += job.plans_only(gives_up) ? 1 : 0;
+      }
+    }
+  }
+  CHECK(without > 0);
 }
 
 TEST_CASE("two ranks end at any events of an elastic job, also while its members change: the others go on") {

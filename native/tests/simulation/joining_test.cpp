@@ -1,6 +1,7 @@
 // A process joins an elastic job: at whatever moment it comes, and whoever ends, stops or is cut off meanwhile.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -73,6 +74,33 @@ TEST_CASE("a process joins an elastic job at any event: no rank is told of a los
     }
   }
   CHECK(3 * joins.had_joined > joins.had_not);  // about half of them come before the job has ended
+}
+
+TEST_CASE("who joins after the ranks have given a switch up, or meanwhile, does without it as they do") {
+  Joins joins;
+  int without = 0;
+  for (const bool share_memory : {true, false}) {
+    const ElasticOptions options{.share_memory = share_memory, .joiners = 1, .in_place = false, .at_switch = true};
+    const int events = events_of(options);
+    for (int at = 0; at < events / 2; at += every(43)) {
+      for (int later = -20; later < 120; later += 20) {
+        CAPTURE(share_memory);
+        CAPTURE(at);
+        CAPTURE(later);
+        ElasticJob job(options);
+        job.give_up_at(at, 1);
+        job.join_at(std::max(at + later, 0), options.ranks);
+        REQUIRE(job.run() == "");
+        check_joiner(job, options.ranks, joins);
+        for (Rank rank = 0; rank < options.ranks; ++rank) REQUIRE(job.finished(rank));
+        if (!job.has_joined(options.ranks)) continue;
+        CHECK(job.plans_only(options.ranks) == job.plans_only(0));
+        without += job.plans_only(0) ? 1 : 0;
+      }
+    }
+  }
+  CHECK(joins.had_joined > 0);
+  CHECK(without > 0);
 }
 
 TEST_CASE("whoever is connected with the members and has yet to prepare itself keeps none of them waiting") {

@@ -117,6 +117,54 @@ def test_those_who_are_left_sum_on_at_the_switch_and_so_does_who_joins_them(
     assert summed == {"0.0.3", "1.0.3", "2.0.3", "0.0.2", "2.0.2", "2.1.3"}
 
 
+def test_ranks_go_on_without_a_switch_that_stays_away_and_so_does_who_joins_them(
+    ringrun: Ringrun, script: Script, tmp_path: Path
+) -> None:
+    key = write_key(tmp_path / "switch-key")
+    ringrun.environ.update(
+        RINGCORE_SWITCH_KEY_FILE=str(key), RINGCORE_SWITCH_TIMEOUT_S="1", RINGCORE_TRANSPORT="tcp"
+    )
+    name = train(
+        script,
+        prepares="sizes = []\nringcore.on_membership_change(lambda: sizes.append(ringcore.size()))",
+        # It is killed in the midst of the trials, of which the switch has its turns.
+        before=f"""
+        runtime = ringcore.job.state.context().runtime
+        runtime.stop_timeline()  # of what has failed
+        runtime.start_timeline()
+        for call in range(40):
+            sums = ringcore.allreduce(np.full(70_000, ringcore.rank() + 1, np.float32), op=ringcore.Sum, name="large")
+            size = ringcore.size()
+            assert (sums == size * (size + 1) // 2).all(), (call, size, sums[:3])
+            if call == 6 and life == 0 and not sizes:
+                open(f"going.{{rank}}", "w").close()
+                while not os.path.exists("killed"): time.sleep(0.01)
+        carriers = {{span[1] for span in runtime.stop_timeline()}}
+        assert "switch" not in carriers and (sizes or life == 1), (sizes, carriers)
+        if (rank, life, sizes) == (1, 0, [3]): os.kill(os.getpid(), signal.SIGKILL)
+        if life == 1: open("stop", "w").close()
+""",
+    )
+    words = ["-np", "3", "--min-np", "2", *AT_ONCE]
+    with local_switch(key) as running, ringrun.started(*words, "--switch", running.address, name) as job:
+        eventually(lambda: all((tmp_path / f"going.{rank}").exists() for rank in range(3)), "all ranks sum")
+        running.kill()
+        (tmp_path / "killed").touch()
+        _, said = job.communicate()
+    assert job.returncode == 0, said
+    calls, ended = told(ringrun.directory, "begin"), told(ringrun.directory, "end")
+    first, without = calls[:3], calls[3:6]
+    # Nobody was lost: all have gone on as the ranks that they were, over the connections that they had.
+    assert [{(line["place"], line["rank"], line["size"]) for line in lines} for lines in (first, without)] == [
+        {(rank, rank, 3) for rank in range(3)}
+    ] * 2
+    assert engines(first) == engines(without)
+    assert f"the switch {running.address} (RINGCORE_SWITCH) has not answered rank" in said
+    assert "for 1 s. The ranks give it up" in said and "Remedy: see that ringcore-switch runs there" in said
+    assert {line["size"] for line in ended} == {3} and len(engines(first) & engines(ended)) == 2
+    assert len({(line["step"], line["total"]) for line in ended}) == 1
+
+
 def test_nobody_waits_for_what_a_script_does_before_it_trains(ringrun: Ringrun, script: Script) -> None:
     name = train(
         script,

@@ -329,7 +329,10 @@ class Settings:
         "whose sums no order changes",
     )
     switch_timeout_s: float = _setting(
-        5.0, _seconds, _POSITIVE, "a switch that answers nothing for so long is an error; sooner it may come back"
+        5.0,
+        _seconds,
+        _POSITIVE,
+        "a switch that answers nothing for so long is an error, and in an elastic job given up; sooner it may come back",
     )
     plans: str | None = _setting(
         None, str, "names with commas between them", "register these entry points of the group ringcore.plans"

@@ -15,7 +15,7 @@ _listeners: list[Callable[[], None]] = []
 
 
 def on_membership_change(function: Callable[[], None]) -> Callable[[], None]:
-    """Have a function called whenever ranks were lost, or have come, and this one goes on.
+    """Have a function called whenever ranks were lost, have come or have given up their switch, and this one goes on.
 
     It is called in the call that returns the first result of the ranks that go on, or before `MembershipChangedError`
     is raised, or in the commit at which others come; `rank()` and `size()` are those of the ranks that go on. What it
