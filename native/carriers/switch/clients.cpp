@@ -149,12 +149,13 @@ std::string SwitchClient::waiting_for() const {
 // The ranks can, where they can agree on what to make again.
 void SwitchClient::do_without(ErrorKind kind, const std::string& what, const std::string& remedy) const {
   if (settings_.elastic) {
-    throw plan::BackendLost(kind, title() + what + ". The ranks give it up, and send to each other from now on. Remedy: " +
-                                      remedy + ", and start the job again where it is to be used");
+    throw plan::BackendLost(kind, title() + what +
+                                      ". The ranks give it up, and send to each other from now on. Remedy: " + remedy +
+                                      ", and start the job again where it is to be used");
   }
   throw Error(kind, title() + what + ". Remedy: " + remedy +
-                        ", or leave out RINGCORE_SWITCH: the ranks then send to each other, as those of an elastic job do "
-                        "from then on");
+                        ", or leave out RINGCORE_SWITCH: the ranks then send to each other, as those of an elastic job "
+                        "do from then on");
 }
 
 void SwitchClient::fail(const Worker::Failure& failure) const {

@@ -137,7 +137,7 @@ TEST_CASE("a rank gives the switch up at any event: all go on without it, with t
           REQUIRE(job.finished(rank));
           CHECK(job.engine(rank).size() == options.ranks);
           CHECK(job.plans_only(rank) == job.plans_only(0));
-          CHECK(job.engine(rank).take_warnings().size() == (rank == gives_up && job.plans_only(0) ? 1 : 0));
+          CHECK(job.engine(rank).take_warnings().size() == (rank == gives_up && job.plans_only(0) ? 1U : 0U));
         }
         without += job.plans_only(0) ? 1 : 0;
       }

@@ -332,7 +332,7 @@ class Settings:
         5.0,
         _seconds,
         _POSITIVE,
-        "a switch that answers nothing for so long is an error, and in an elastic job given up; sooner it may come back",
+        "a switch that answers nothing for so long is an error, in elastic jobs given up; sooner it may come back",
     )
     plans: str | None = _setting(
         None, str, "names with commas between them", "register these entry points of the group ringcore.plans"
