@@ -247,10 +247,11 @@ void ViewChange::try_to_propose() {
   ViewMessage propose = said(Type::kPropose);
   propose.ballot = ballot_;
   propose.proposal = proposal_;
-  for (const auto& [place, promise] : answers_) send(place, propose);
-  for (const Place place : proposal_.view.members) {
-    if (answers_.count(place) == 0) send(place, propose);
-  }
+  // Also to those who were not waited for: whoever has lost them may be lost next.
+  Places asked = view_.members;
+  for (const auto& [place, promise] : answers_) insert(asked, place);
+  for (const Place place : proposal_.view.members) insert(asked, place);
+  for (const Place place : asked) send(place, propose);
   answers_.clear();
   acceptor_.accept(proposal_);
   answers_.emplace(self_, said(Type::kAccept));
@@ -297,7 +298,9 @@ void ViewChange::yield_if_in_vain() {
 void ViewChange::try_to_install() {
   if (!decides()) {
     // Some were lost meanwhile: the witness has to be asked from the beginning, or somebody else may reach more.
-    if (!have_answered(view_.members)) return;
+    // Here also whom others have lost may be the one that is missing.
+    const auto is_awaited = [this](Place place) { return !lost(place) && answers_.count(place) == 0; };
+    if (std::any_of(view_.members.begin(), view_.members.end(), is_awaited)) return;
     has_witness_ && !asked_witness_ ? begin(true) : yield_if_in_vain();
     return;
   }

@@ -472,6 +472,39 @@ TEST_CASE("whoever leads those who are too few gives way to whom more can reach"
   }
 }
 
+TEST_CASE("who is not waited for, as others have lost it, is asked to accept all the same: those others may be lost next") {
+  engine::ViewChange leader({.epoch = 1, .members = {0, 1, 2, 3}}, 0, true, 10, {}, 2);
+  using Type = engine::ViewMessage::Type;
+  const auto asked = [&leader](Type type) {
+    Places places;
+    for (const auto& [to, message] : leader.take_outbox()) {
+      if (message.type == type) engine::insert(places, to);
+    }
+    return places;
+  };
+  leader.receive(2, {.type = Type::kFreeze, .epoch = 1});
+  leader.receive(2, {.type = Type::kPromise, .epoch = 1, .ballot = 16384});
+  leader.receive(3, {.type = Type::kPromise, .epoch = 1, .ballot = 16384, .suspects = {1}});
+  CHECK(asked(Type::kPropose) == Places{1, 2, 3});
+  leader.receive(2, {.type = Type::kAccept, .epoch = 1, .ballot = 16384});
+  leader.suspect(3);
+  leader.receive(1, {.type = Type::kAccept, .epoch = 1, .ballot = 16384});
+  CHECK(asked(Type::kPrepare) == Places{engine::kWitness, 1, 2, 3});
+}
+
+TEST_CASE("whoever has proposed does not give way before those have accepted whom others have lost") {
+  engine::ViewChange leader({.epoch = 1, .members = {0, 1, 2, 3, 4}}, 0, false, 10, {}, 2);
+  using Type = engine::ViewMessage::Type;
+  leader.receive(2, {.type = Type::kFreeze, .epoch = 1});
+  for (const Place place : {1, 3, 4}) leader.receive(place, {.type = Type::kPromise, .epoch = 1, .ballot = 16384});
+  leader.receive(2, {.type = Type::kPromise, .epoch = 1, .ballot = 16384, .suspects = {1}});
+  leader.receive(2, {.type = Type::kAccept, .epoch = 1, .ballot = 16384, .suspects = {1}});
+  leader.suspect(3);
+  leader.suspect(4);
+  leader.receive(1, {.type = Type::kAccept, .epoch = 1, .ballot = 16384});
+  CHECK(leader.view().epoch == 16384);
+}
+
 TEST_CASE("whoever loses somebody that it has asked to accept gives way to whom more can reach") {
   int given_way = 0;
   for (ViewCluster::Time when = 41; when < 120; ++when) {
