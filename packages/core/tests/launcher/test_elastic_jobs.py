@@ -121,9 +121,7 @@ def test_ranks_go_on_without_a_switch_that_stays_away_and_so_does_who_joins_them
     ringrun: Ringrun, script: Script, tmp_path: Path
 ) -> None:
     key = write_key(tmp_path / "switch-key")
-    ringrun.environ.update(
-        RINGCORE_SWITCH_KEY_FILE=str(key), RINGCORE_SWITCH_TIMEOUT_S="1", RINGCORE_TRANSPORT="tcp"
-    )
+    ringrun.environ.update(RINGCORE_SWITCH_KEY_FILE=str(key), RINGCORE_SWITCH_TIMEOUT_S="1", RINGCORE_TRANSPORT="tcp")
     name = train(
         script,
         prepares="sizes = []\nringcore.on_membership_change(lambda: sizes.append(ringcore.size()))",
