@@ -346,6 +346,24 @@ void ViewChange::install(const ViewMessage& decided, bool leads) {
   yielding_.clear();
   arriving_.clear();  // whoever is not in it has to ask again: not all could reach it
   want();
+  receive_what_was_early();
+}
+
+// Whoever asks for something wants a change anyway.
+void ViewChange::keep_for_later(Place from, const ViewMessage& message) {
+  const auto [kept, is_new] = early_.try_emplace(from, message);
+  if (!is_new && (message.type != Type::kFreeze || message.epoch > kept->second.epoch)) kept->second = message;
+}
+
+void ViewChange::receive_what_was_early() {
+  std::erase_if(early_, [this](const auto& item) { return item.second.epoch < view_.epoch; });
+  std::vector<std::pair<Place, ViewMessage>> due;
+  std::erase_if(early_, [&](const auto& item) {
+    if (item.second.epoch != view_.epoch) return false;
+    due.push_back(item);
+    return true;
+  });
+  for (const auto& [from, message] : due) receive(from, message);
 }
 
 void ViewChange::receive(Place from, const ViewMessage& message) {
@@ -365,8 +383,10 @@ void ViewChange::receive(Place from, const ViewMessage& message) {
   if (message.epoch != view_.epoch) {
     const bool asks = message.type == Type::kFreeze || message.type == Type::kPrepare || message.type == Type::kPropose;
     if (asks && message.epoch < view_.epoch && news_) send(from, *news_);
-    // All who had an older view have been told of this one, and news of a newer one is on its way here. But who arrives has
-    // missed the views before, and may have heard of one first from somebody whom all others have lost.
+    // All who had an older view have been told of this one, and news of a newer one is on its way here: among many it may
+    // come by others, and later than what its leader asks next, who does not ask twice. But who arrives has missed the views
+    // before, and may have heard of one first from somebody whom all others have lost.
+    if (asks && message.epoch > view_.epoch && is_member()) keep_for_later(from, message);
     if (is_member() || leaves_ || evicted_) return;
     if (message.epoch < view_.epoch && message.type != Type::kPrepare) return;
     view_.epoch = message.epoch;

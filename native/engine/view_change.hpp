@@ -98,6 +98,8 @@ class ViewChange {
   void try_to_install();
   View chosen() const;
   void install(const ViewMessage& decided, bool leads = false);
+  void keep_for_later(Place from, const ViewMessage& message);
+  void receive_what_was_early();
   void freeze();
   bool tells_all(const Places& places) const { return places.size() <= direct_members_; }
   Places told_by_this(const Places& places) const;
@@ -126,6 +128,7 @@ class ViewChange {
   std::uint64_t committed_ = 0;
   std::function<UnderWay()> stand_still_;
   UnderWay under_way_;
+  std::map<Place, ViewMessage> early_;  // by sender: what was last wanted in a view of which this rank has not heard yet
   std::optional<ViewMessage> news_;  // of the present view, among many: for who asks and was not told
   bool wanted_ = false;
   bool evicted_ = false;

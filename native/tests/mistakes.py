@@ -73,6 +73,8 @@ MUTANTS = [
            "std::min(entry.position, furthest) + 1", "entry.position + 1"),
     Mutant("a rank agrees on a view that does not follow its own", "engine/view.cpp",
            "installs ? proposed >= message.epoch : proposed > message.epoch", "installs || proposed > 0"),
+    Mutant("what is asked in a view that this rank has not heard of yet is dropped", "engine/view_change.cpp",
+           "for (const auto& [from, message] : due) receive(from, message);", "due.clear();"),
     Mutant("who is evicted becomes a newcomer by the next view", "engine/view_change.cpp",
            "!is_member() && (evicted_ || (contains(left.members, self_) && !leaves_))",
            "!is_member() && contains(left.members, self_) && !leaves_"),

@@ -527,6 +527,22 @@ TEST_CASE("whoever loses somebody that it has asked to accept gives way to whom 
   CHECK(given_way > 0);
 }
 
+TEST_CASE("what is asked in a view that a member has not heard of yet is answered when it has") {
+  engine::ViewChange member({.epoch = 1, .members = {0, 1, 2, 3}}, 2, true, 10, {}, 2);
+  using Type = engine::ViewMessage::Type;
+  const engine::View next{.epoch = 16384, .members = {0, 1, 2}};
+  const std::uint32_t ballot = 32768;
+  member.receive(0, {.type = Type::kPrepare, .epoch = next.epoch, .ballot = ballot, .suspects = {1}});
+  member.receive(0, {.type = Type::kFreeze, .epoch = next.epoch, .suspects = {1}});  // says less
+  member.take_outbox();
+  member.receive(1, {.type = Type::kInstall, .epoch = 1, .proposal = engine::Proposal{next.epoch, next}, .since = {next}});
+  bool promised = false;
+  for (const auto& [to, message] : member.take_outbox()) {
+    promised = promised || (to == 0 && message.type == Type::kPromise && message.ballot == ballot);
+  }
+  CHECK(promised);
+}
+
 TEST_CASE("those who have left in order hold nobody up, though the witness was lost before") {
   ViewCluster cluster({.members = 4, .places = 4}, 29);
   cluster.at(1, [&] { cluster.kill_witness(); });
