@@ -22,8 +22,15 @@ ViewChange::ViewChange(View view, Place self, bool has_witness, Nanoseconds retr
 void ViewChange::suspect(Place place) {
   if (lost(place)) return;
   insert(suspects_, place);
-  // Also whoever is suspected has to know, and who waits for this rank. Of who is no member it is enough to hear it later.
-  if (is_member() && contains(view_.members, place)) freeze();
+  // Also whoever is suspected has to know, and who waits for this rank: members, and who arrives of whoever may have asked it in
+  // vain. Of who is no member it is enough to hear it later.
+  if (contains(view_.members, place)) {
+    if (is_member()) {
+      freeze();
+    } else if (!leaves_ && !evicted_) {
+      send(place, said(Type::kFreeze));
+    }
+  }
   go_on();
 }
 
@@ -223,6 +230,12 @@ bool ViewChange::have_answered(const Places& places) const {
   });
 }
 
+// Where they are too few without it, whom others have lost may be the one that is missing.
+bool ViewChange::awaits_somebody() const {
+  return std::ranges::any_of(view_.members,
+                             [this](Place place) { return !lost(place) && answers_.count(place) == 0; });
+}
+
 // By somebody who has answered. Among many those who watch it find out first that it is gone; where it is only those two that
 // have lost each other, one of them has to go anyway.
 bool ViewChange::is_suspected(Place place) const {
@@ -240,7 +253,7 @@ void ViewChange::try_to_propose() {
   proposal_ = {ballot_, newest != nullptr ? newest->view : chosen()};
   if (!decides()) {
     if (!std::exchange(asked_witness_, true)) ask(kWitness);
-    yield_if_in_vain();
+    if (!awaits_somebody()) yield_if_in_vain();
     return;  // until the witness answers, somebody else leads, or more are proven to have ended
   }
   phase_ = Phase::kProposing;
@@ -298,9 +311,7 @@ void ViewChange::yield_if_in_vain() {
 void ViewChange::try_to_install() {
   if (!decides()) {
     // Some were lost meanwhile: the witness has to be asked from the beginning, or somebody else may reach more.
-    // Here also whom others have lost may be the one that is missing.
-    const auto is_awaited = [this](Place place) { return !lost(place) && answers_.count(place) == 0; };
-    if (std::any_of(view_.members.begin(), view_.members.end(), is_awaited)) return;
+    if (awaits_somebody()) return;
     has_witness_ && !asked_witness_ ? begin(true) : yield_if_in_vain();
     return;
   }

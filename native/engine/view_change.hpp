@@ -93,6 +93,7 @@ class ViewChange {
   Places acceptors() const;  // who has answered, and has not ended since
   bool all_agree(const Places& acceptors, const View& view) const;
   bool decides() const;
+  bool awaits_somebody() const;
   void try_to_propose();
   void yield_if_in_vain();
   void try_to_install();

@@ -527,6 +527,30 @@ TEST_CASE("whoever loses somebody that it has asked to accept gives way to whom 
   CHECK(given_way > 0);
 }
 
+TEST_CASE("whoever leads does not give way before those have promised whom others have lost") {
+  engine::ViewChange leader({.epoch = 1, .members = {0, 1, 2, 3}}, 0, false, 10, {}, 2);
+  using Type = engine::ViewMessage::Type;
+  leader.receive(2, {.type = Type::kFreeze, .epoch = 1});
+  leader.suspect(3);
+  leader.receive(2, {.type = Type::kPromise, .epoch = 1, .ballot = 16384, .suspects = {1}});
+  for (const auto& [to, message] : leader.take_outbox()) CHECK_FALSE(message.yields);
+  leader.receive(1, {.type = Type::kPromise, .epoch = 1, .ballot = 16384});
+  Places asked;
+  for (const auto& [to, message] : leader.take_outbox()) {
+    if (message.type == Type::kPropose) engine::insert(asked, to);
+  }
+  CHECK(asked == Places{1, 2, 3});
+}
+
+TEST_CASE("whoever arrives and loses a member tells it: it may wait for an answer to what never came") {
+  engine::ViewChange newcomer({.epoch = 1, .members = {0, 1, 2, 3}}, 4, true, 10, {}, 2);
+  newcomer.suspect(1);
+  const auto outbox = newcomer.take_outbox();
+  REQUIRE(outbox.size() == 1);
+  CHECK(outbox.front().to == 1);
+  CHECK(outbox.front().message.suspects == Places{1});
+}
+
 TEST_CASE("what is asked in a view that a member has not heard of yet is answered when it has") {
   engine::ViewChange member({.epoch = 1, .members = {0, 1, 2, 3}}, 2, true, 10, {}, 2);
   using Type = engine::ViewMessage::Type;
