@@ -172,10 +172,9 @@ void UnderWay::add(const UnderWay& other) {
 std::vector<std::byte> encode(const ViewMessage& message) {
   std::vector<std::byte> out;
   put(out, static_cast<std::uint8_t>(message.type));
-  put(out,
-      static_cast<std::uint8_t>((message.leaves ? kLeaves : 0) | (message.yields ? kYields : 0) |
-                                (message.with_witness ? kWithWitness : 0) | (message.proposal ? kHasProposal : 0) |
-                                (message.plans_only ? kPlansOnly : 0)));
+  put(out, static_cast<std::uint8_t>((message.leaves ? kLeaves : 0) | (message.yields ? kYields : 0) |
+                                     (message.with_witness ? kWithWitness : 0) | (message.proposal ? kHasProposal : 0) |
+                                     (message.plans_only ? kPlansOnly : 0)));
   put(out, message.epoch);
   put(out, message.ballot);
   put(out, message.answered);

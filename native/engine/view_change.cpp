@@ -232,8 +232,7 @@ bool ViewChange::have_answered(const Places& places) const {
 
 // Where they are too few without it, whom others have lost may be the one that is missing.
 bool ViewChange::awaits_somebody() const {
-  return std::ranges::any_of(view_.members,
-                             [this](Place place) { return !lost(place) && answers_.count(place) == 0; });
+  return std::ranges::any_of(view_.members, [this](Place place) { return !lost(place) && answers_.count(place) == 0; });
 }
 
 // By somebody who has answered. Among many those who watch it find out first that it is gone; where it is only those two that

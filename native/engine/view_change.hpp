@@ -129,7 +129,8 @@ class ViewChange {
   std::uint64_t committed_ = 0;
   std::function<UnderWay()> stand_still_;
   UnderWay under_way_;
-  std::map<Place, ViewMessage> early_;  // by sender: what was last wanted in a view of which this rank has not heard yet
+  std::map<Place, ViewMessage>
+      early_;  // by sender: what was last wanted in a view of which this rank has not heard yet
   std::optional<ViewMessage> news_;  // of the present view, among many: for who asks and was not told
   bool wanted_ = false;
   bool evicted_ = false;

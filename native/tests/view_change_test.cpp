@@ -472,7 +472,8 @@ TEST_CASE("whoever leads those who are too few gives way to whom more can reach"
   }
 }
 
-TEST_CASE("who is not waited for, as others have lost it, is asked to accept all the same: those others may be lost next") {
+TEST_CASE(
+    "who is not waited for, as others have lost it, is asked to accept all the same: those others may be lost next") {
   engine::ViewChange leader({.epoch = 1, .members = {0, 1, 2, 3}}, 0, true, 10, {}, 2);
   using Type = engine::ViewMessage::Type;
   const auto asked = [&leader](Type type) {
@@ -559,7 +560,8 @@ TEST_CASE("what is asked in a view that a member has not heard of yet is answere
   member.receive(0, {.type = Type::kPrepare, .epoch = next.epoch, .ballot = ballot, .suspects = {1}});
   member.receive(0, {.type = Type::kFreeze, .epoch = next.epoch, .suspects = {1}});  // says less
   member.take_outbox();
-  member.receive(1, {.type = Type::kInstall, .epoch = 1, .proposal = engine::Proposal{next.epoch, next}, .since = {next}});
+  member.receive(1,
+                 {.type = Type::kInstall, .epoch = 1, .proposal = engine::Proposal{next.epoch, next}, .since = {next}});
   bool promised = false;
   for (const auto& [to, message] : member.take_outbox()) {
     promised = promised || (to == 0 && message.type == Type::kPromise && message.ballot == ballot);
@@ -741,7 +743,8 @@ TEST_CASE("messages about views survive the journey, and malformed ones are refu
   message.plans_only = true;
   message.suspects = {1, 5};
   message.ended = {5};
-  message.proposal = engine::Proposal{16385, {.epoch = 16384, .members = {0, 2, 3}, .committed = 9, .plans_only = true}};
+  message.proposal =
+      engine::Proposal{16385, {.epoch = 16384, .members = {0, 2, 3}, .committed = 9, .plans_only = true}};
   message.since = {{.epoch = 3, .members = {0, 1, 2, 3}}, message.proposal->view};
   const std::vector<std::byte> bytes = engine::encode(message);
   const engine::ViewMessage again = engine::decode_view_message(bytes);

@@ -171,10 +171,10 @@ void SwitchClient::fail(const Worker::Failure& failure) const {
       do_without(ErrorKind::kPeerLost, " tells " + rank + " that the next switch above it does not answer",
                  "see that the one its --parent names runs");
     case Kind::kFull:
-      do_without(ErrorKind::kResource,
-                 " has no room for " + rank +
-                     ": too many jobs use it, or more than 64 ranks or the --members it was told",
-                 "name another switch");
+      do_without(
+          ErrorKind::kResource,
+          " has no room for " + rank + ": too many jobs use it, or more than 64 ranks or the --members it was told",
+          "name another switch");
     case Kind::kMismatch:
       throw Error(ErrorKind::kProtocol,
                   title() + " says that segment " + std::to_string(failure.segment) + " of " + rank +

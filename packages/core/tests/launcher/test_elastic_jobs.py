@@ -126,7 +126,7 @@ def test_ranks_go_on_without_a_switch_that_stays_away_and_so_does_who_joins_them
         script,
         prepares="sizes = []\nringcore.on_membership_change(lambda: sizes.append(ringcore.size()))",
         # It is killed in the midst of the trials, of which the switch has its turns.
-        before=f"""
+        before="""
         runtime = ringcore.job.state.context().runtime
         runtime.stop_timeline()  # of what has failed
         runtime.start_timeline()
@@ -135,9 +135,9 @@ def test_ranks_go_on_without_a_switch_that_stays_away_and_so_does_who_joins_them
             size = ringcore.size()
             assert (sums == size * (size + 1) // 2).all(), (call, size, sums[:3])
             if call == 6 and life == 0 and not sizes:
-                open(f"going.{{rank}}", "w").close()
+                open(f"going.{rank}", "w").close()
                 while not os.path.exists("killed"): time.sleep(0.01)
-        carriers = {{span[1] for span in runtime.stop_timeline()}}
+        carriers = {span[1] for span in runtime.stop_timeline()}
         assert "switch" not in carriers and (sizes or life == 1), (sizes, carriers)
         if (rank, life, sizes) == (1, 0, [3]): os.kill(os.getpid(), signal.SIGKILL)
         if life == 1: open("stop", "w").close()
