@@ -75,6 +75,17 @@ def test_whoever_begins_late_is_sent_to_until_it_has_measured() -> None:
         assert 0 < rates.received[0] <= 8 * (receiver.received(0) - before) / LEAST_SPAN
 
 
+def test_as_much_is_handed_to_the_kernel_as_leaves_in_a_moment() -> None:
+    with connected(Streams, Streams) as (sender, receiver):
+        thread = threading.Thread(target=sender.run, args=([1], [], SECONDS))
+        thread.start()
+        rates = receiver.run([], [0], SECONDS)
+        thread.join()
+        # In this host that is more than what is let wait before anything is known.
+        assert rates.received[0] > 1e9
+        assert sender.out[1].getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) > 16 * 1024
+
+
 def test_a_host_that_breaks_off_is_named() -> None:
     with connected(Streams, Streams) as (sender, receiver):
         sender.out[1].close()

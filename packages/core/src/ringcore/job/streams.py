@@ -15,7 +15,9 @@ from ringcore._errors import ResourceError
 # much as leaves in so many seconds, as soon as it is known; first what a host that sends to seven at once through
 # 100 Mbit/s needs 10 ms for.
 _UNSENT_S = 1.5e-3
-_SHORT = 64 * 1024
+# Queues are kept short only where they take long to leave: at rates below this, in bits a second, and where a link needs no
+# more bytes under way than the system lets be set.
+_SLOW, _SHORT = 2e9, 64 * 1024
 _LEAST_UNSENT, _MOST_UNSENT = 16 * 1024, 1 << 20
 _ZEROS = memoryview(bytes(_MOST_UNSENT))
 _STOP, _END = b"\2", b"\1"
@@ -87,10 +89,17 @@ class _Window:
             return max(self._marks[0].after + self._seconds, self._marks[1].after + _LEAST_SPAN * self._seconds)
         return None
 
-    def look(self) -> None:
-        """Look the counts up if it is time."""
-        if self.due is not None and time.monotonic() >= self.due:
+    def look(self) -> bool:
+        """Look the counts up if it is time; whether it was."""
+        is_time = self.due is not None and time.monotonic() >= self.due
+        if is_time:
             self._mark()
+        return is_time
+
+    def bytes_per_s(self) -> dict[int, float]:
+        """What has gone until now, on the whole."""
+        begin, last = self._marks[0], self._marks[-1]
+        return {end: (count - begin.counts[end]) / (last.after - begin.before) for end, count in last.counts.items()}
 
     def close(self) -> None:
         """Nothing will come any more."""
@@ -119,6 +128,7 @@ class Streams:
     out: Mapping[int, socket.socket]
     into: Mapping[int, socket.socket]
     _unsent: dict[int, int] = field(default_factory=dict)  # what is handed to the kernel at once, by target
+    _shortened: set[int] = field(default_factory=set)
     _rate: dict[int, float] = field(default_factory=dict)  # the most that a target had when it was the only one
 
     def prepare(self) -> None:
@@ -136,15 +146,17 @@ class Streams:
     def shorten_queues(self) -> None:
         """Let no more be under way to each host than its link needs, before several share what is on the way."""
         for target, connection in self.out.items():
-            needed = int(2 * self._rate.get(target, 0.0) * 2 * self.latency_s(target, least=True) / 8)
-            if needed <= _SHORT:
+            rate = self._rate.get(target, 0.0)
+            needed = int(2 * rate * 2 * self.latency_s(target, least=True) / 8)
+            if rate < _SLOW and needed <= _SHORT:
+                self._shortened.add(target)
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, max(needed, _LEAST_UNSENT))
 
     def lengthen_queues(self) -> None:
-        """As the system lets them be, for whoever has the way alone."""
-        for connection in self.out.values():
-            if connection.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) <= 2 * _SHORT:
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST_UNSENT)
+        """As long as the system lets them be, for whoever has the way alone."""
+        for target in self._shortened:
+            self.out[target].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST_UNSENT)
+        self._shortened.clear()
 
     def run(self, targets: Sequence[int], sources: Sequence[int], seconds: float) -> Rates:
         """Send to some hosts, and take what others send at the same time.
@@ -271,7 +283,9 @@ class _Turn:
         if not self._received.opened and (not self._silent or (opens is not None and time.monotonic() >= opens)):
             self._received.open()
         self._received.look()
-        self._sent.look()
+        if self._sent.look():
+            for target, rate in self._sent.bytes_per_s().items():
+                self._streams.limit_unsent(target, int(rate * _UNSENT_S))
         if not self._sending:
             self._sent.close()
         if self._received.closed and not self._asked:
