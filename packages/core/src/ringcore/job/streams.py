@@ -15,8 +15,8 @@ from ringcore._errors import ResourceError
 # much as leaves in so many seconds, as soon as it is known; first what a host that sends to seven at once through
 # 100 Mbit/s needs 10 ms for.
 _UNSENT_S = 1.5e-3
-# Queues are kept short only where they take long to leave: at rates below this, in bits a second, and where a link needs no
-# more bytes under way than the system lets be set.
+# Queues are kept short only where they take long to leave: at rates below this, in bits a second, and where a link
+# needs no more bytes under way than the system lets be set.
 _SLOW, _SHORT = 2e9, 64 * 1024
 _LEAST_UNSENT, _MOST_UNSENT = 16 * 1024, 1 << 20
 _ZEROS = memoryview(bytes(_MOST_UNSENT))
