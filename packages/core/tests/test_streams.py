@@ -75,6 +75,24 @@ def test_whoever_begins_late_is_sent_to_until_it_has_measured() -> None:
         assert 0 < rates.received[0] <= 8 * (receiver.received(0) - before) / LEAST_SPAN
 
 
+class Far(Streams):
+    """Whose round trips are longer than a round."""
+
+    def latency_s(self, host: int, *, least: bool) -> float:
+        return SECONDS / 4
+
+
+def test_a_round_takes_several_round_trips_at_least() -> None:
+    with connected(Far, Far) as (sender, receiver):
+        thread = threading.Thread(target=sender.run, args=([1], [], 1e-3))
+        thread.start()
+        begin = time.monotonic()
+        rates = receiver.run([], [0], 1e-3)
+        thread.join()
+        assert rates.received[0] > 0
+        assert time.monotonic() - begin >= 8 * SECONDS / 2
+
+
 def test_as_much_is_handed_to_the_kernel_as_leaves_in_a_moment() -> None:
     with connected(Streams, Streams) as (sender, receiver):
         thread = threading.Thread(target=sender.run, args=([1], [], SECONDS))

@@ -26,6 +26,8 @@ _RAMP = 0.3
 # Of a round so much lies at least between the two moments that are compared. Whoever had no processor at the first one
 # would see both at once, and what came between would be divided by next to nothing.
 _LEAST_SPAN = 0.35
+# A round takes as long as so many round trips, at least: TCP sends little in the first ones, and waits between them.
+_ROUND_TRIPS = 8
 _LIMIT_S = 30.0
 # In Linux's tcp_info: smoothed and least round trip, in microseconds, and bytes that were acknowledged and received.
 _INFO_BYTES, _RTT_AT, _ACKNOWLEDGED_AT, _RECEIVED_AT, _MIN_RTT_AT = 256, 68, 120, 128, 148
@@ -161,8 +163,8 @@ class Streams:
     def run(self, targets: Sequence[int], sources: Sequence[int], seconds: float) -> Rates:
         """Send to some hosts, and take what others send at the same time.
 
-        Whoever receives measures for so long, and then asks for the end: so nobody stops before all have measured who
-        began later.
+        Whoever receives measures for so long, or for some round trips, and then asks for the end: so nobody stops before
+        all have measured who began later.
 
         Raises:
             ResourceError: A host broke off, or its data did not come.
@@ -184,9 +186,10 @@ class Streams:
         """What the kernel has got, whether or not this process has had time to take it."""
         return int(self._info(self.into[source], "Q", _RECEIVED_AT))
 
-    def latency_s(self, target: int, *, least: bool) -> float:
+    def latency_s(self, host: int, *, least: bool) -> float:
         """One way to a host: half a round trip, as it is now or at its least."""
-        microseconds = self._info(self.out[target], "I", _MIN_RTT_AT if least else _RTT_AT)
+        connection = self.out[host] if host in self.out else self.into[host]
+        microseconds = self._info(connection, "I", _MIN_RTT_AT if least else _RTT_AT)
         return float(microseconds) * 1e-6 / 2
 
     @staticmethod
@@ -205,25 +208,30 @@ class _Turn:
 
     def __init__(self, streams: Streams, targets: Sequence[int], sources: Sequence[int], seconds: float) -> None:
         self._streams = streams
-        self._seconds = seconds
         self._selector = selectors.DefaultSelector()
         self._sending, self._stopped = set(targets), set[int]()
         self._silent, self._coming = set(sources), set(sources)
         self._came: list[float] = []  # when each source began
-        self._sent = _Window(lambda: {target: streams.acknowledged(target) for target in targets}, seconds)
-        self._received = _Window(lambda: {source: streams.received(source) for source in sources}, seconds)
+        # What is sent is counted no longer than all are sent to.
+        self._count_sent = lambda: {target: streams.acknowledged(target) for target in targets}
+        self._sent = _Window(self._count_sent, max(seconds, min(map(self._least_s, targets), default=0.0)))
+        self._sent_before = self._count_sent()
+        self._receiving_s = max(seconds, *map(self._least_s, sources), 0.0)
+        self._received = _Window(lambda: {source: streams.received(source) for source in sources}, self._receiving_s)
         self._asked = False
+
+    def _least_s(self, host: int) -> float:
+        return _ROUND_TRIPS * 2 * self._streams.latency_s(host, least=True)
 
     def run(self) -> Rates:
         """See `Streams.run`."""
-        limit = time.monotonic() + self._seconds + _LIMIT_S
+        limit = time.monotonic() + self._receiving_s + _LIMIT_S
         with self._selector:
             for target in self._sending:
                 both = selectors.EVENT_WRITE | selectors.EVENT_READ
                 self._selector.register(self._streams.out[target], both, target)
             for source in self._coming:
                 self._selector.register(self._streams.into[source], selectors.EVENT_READ, source)
-            self._sent.open()
             while self._selector.get_map():
                 self._wait()
                 self._look()
@@ -276,13 +284,15 @@ class _Turn:
     @property
     def _opens(self) -> float | None:
         """When at the latest what is received counts, though some have sent nothing yet."""
-        return None if self._received.opened or not self._came else self._came[0] + self._seconds / 2
+        return None if self._received.opened or not self._came else self._came[0] + self._receiving_s / 2
 
     def _look(self) -> None:
         opens = self._opens
         if not self._received.opened and (not self._silent or (opens is not None and time.monotonic() >= opens)):
             self._received.open()
         self._received.look()
+        if not self._sent.opened and self._count_sent() != self._sent_before:
+            self._sent.open()
         if self._sent.look():
             for target, rate in self._sent.bytes_per_s().items():
                 self._streams.limit_unsent(target, int(rate * _UNSENT_S))

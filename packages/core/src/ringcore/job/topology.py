@@ -56,7 +56,7 @@ def topology(*, seconds: float = 0.05) -> Topology:
     that were slow there also alone, and of each host to and from all others at once. That takes some 4 rounds a host.
 
     Args:
-        seconds: That a round takes.
+        seconds: That a round takes, or eight round trips where these are longer.
 
     Returns:
         The same on all ranks. `save` writes it for `ringrun --topology-file`.
