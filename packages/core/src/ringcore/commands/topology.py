@@ -83,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("-H", "--hosts", metavar="H1,H2", help="hosts, one rank of each measures")
     add("--hostfile", metavar="FILE", help="of ringrun")
-    add("--seconds", type=float, default=0.05, metavar="S", help="of a round; there are some six a host (%(default)s)")
+    add("--seconds", type=float, default=0.05, metavar="S", help="of a round; there are some four a host (%(default)s)")
     add("--save", metavar="FILE", help="write it, for ringrun --topology-file")
     add("--picture", metavar="FILE", help="draw it, as .svg, .png or .pdf (needs matplotlib)")
     add("--check", metavar="FILE", help="measure nothing: read this file, say what it means, or what is wrong with it")

@@ -163,8 +163,8 @@ class Streams:
     def run(self, targets: Sequence[int], sources: Sequence[int], seconds: float) -> Rates:
         """Send to some hosts, and take what others send at the same time.
 
-        Whoever receives measures for so long, or for some round trips, and then asks for the end: so nobody stops before
-        all have measured who began later.
+        Whoever receives measures for so long, or for some round trips, and then asks for the end: so nobody stops
+        before all have measured who began later.
 
         Raises:
             ResourceError: A host broke off, or its data did not come.
