@@ -212,13 +212,16 @@ class _Turn:
         self._sending, self._stopped = set(targets), set[int]()
         self._silent, self._coming = set(sources), set(sources)
         self._came: list[float] = []  # when each source began
+        self._targets = tuple(targets)
         # What is sent is counted no longer than all are sent to.
-        self._count_sent = lambda: {target: streams.acknowledged(target) for target in targets}
         self._sent = _Window(self._count_sent, max(seconds, min(map(self._least_s, targets), default=0.0)))
         self._sent_before = self._count_sent()
         self._receiving_s = max(seconds, *map(self._least_s, sources), 0.0)
         self._received = _Window(lambda: {source: streams.received(source) for source in sources}, self._receiving_s)
         self._asked = False
+
+    def _count_sent(self) -> dict[int, int]:
+        return {target: self._streams.acknowledged(target) for target in self._targets}
 
     def _least_s(self, host: int) -> float:
         return _ROUND_TRIPS * 2 * self._streams.latency_s(host, least=True)
