@@ -1,5 +1,7 @@
 // Errors, clock and owners of handles.
+#include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <ctime>
 
@@ -37,6 +39,12 @@ Nanoseconds SteadyClock::now() const {
   timespec time{};
   clock_gettime(CLOCK_MONOTONIC, &time);
   return static_cast<Nanoseconds>(time.tv_sec) * kSecond + time.tv_nsec;
+}
+
+std::string in_seconds(Nanoseconds time) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%g s", static_cast<double>(time) / static_cast<double>(kSecond));
+  return text.data();
 }
 
 Fd::~Fd() {

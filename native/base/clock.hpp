@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace ringcore {
 
@@ -9,6 +10,9 @@ using Nanoseconds = std::int64_t;
 
 inline constexpr Nanoseconds kMillisecond = 1'000'000;
 inline constexpr Nanoseconds kSecond = 1'000'000'000;
+
+// For messages: "30 s", "0.5 s".
+std::string in_seconds(Nanoseconds time);
 
 class Clock {
  public:

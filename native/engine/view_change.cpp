@@ -498,7 +498,7 @@ std::optional<ViewMessage> Witness::install(const ViewMessage& decided) {
   const bool in_chain = std::any_of(decided.since.begin(), decided.since.end(),
                                     [this](const View& view) { return view.epoch == view_.epoch; });
   const bool follows = decided.epoch == view_.epoch || in_chain;
-  const bool bound = acceptor_.accepted() && acceptor_.accepted()->view != next;
+  const bool bound = accepted() && accepted()->view != next;
   if (next.epoch > view_.epoch && follows && !bound) {
     view_ = next;
     acceptor_.begin_after(view_.epoch);

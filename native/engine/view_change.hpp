@@ -158,6 +158,8 @@ class Witness {
   const Places& ended() const { return ended_; }
   // ... and with this those are told who have asked before, or cannot see it.
   ViewMessage proofs() const { return said(ViewMessage::Type::kFreeze); }
+  // The view that it has accepted and does not know to be decided: it follows no other.
+  const std::optional<Proposal>& accepted() const { return acceptor_.accepted(); }
   // Whether a view that follows the present one is being agreed on, and its vote was needed.
   bool asked() const { return acceptor_.promised() > view_.epoch; }
 

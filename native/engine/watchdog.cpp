@@ -355,10 +355,9 @@ void Engine::check_stall(ProcessSet& set, Operation& operation, Nanoseconds now)
   if (operation.state.load(std::memory_order_relaxed) != OperationState::kSubmitted) {
     // What runs on hosts may take as long as it likes while it moves, see `advance_runs`.
     if (operation.descriptor.on_device && now - operation.released_at > settings_.timeout) {
-      fail(std::make_shared<const Error>(ErrorKind::kTimeout,
-                                         title(operation) + " was started on all ranks and has not ended within " +
-                                             std::to_string(settings_.timeout / kSecond) +
-                                             " s: " + set.schedule.describe_running() + "."));
+      fail(std::make_shared<const Error>(
+          ErrorKind::kTimeout, title(operation) + " was started on all ranks and has not ended within " +
+                                   in_seconds(settings_.timeout) + ": " + set.schedule.describe_running() + "."));
     }
     return;
   }
@@ -382,7 +381,7 @@ void Engine::check_stall(ProcessSet& set, Operation& operation, Nanoseconds now)
 void Engine::report_stall(ProcessSet& set, const Operation& operation, Nanoseconds waited) {
   warnings_.push_back(title(operation) + " has waited for " + std::to_string(waited / kMillisecond) +
                       " ms: " + who_submitted(set, operation) +
-                      ". It fails after RINGCORE_TIMEOUT_S = " + std::to_string(settings_.timeout / kSecond) + " s.");
+                      ". It fails after RINGCORE_TIMEOUT_S = " + in_seconds(settings_.timeout) + ".");
   int asked = 0;
   for (const Rank rank : set.negotiation.missing(operation.name_hash)) {
     Peer* peer = membership_.peer(rank);

@@ -51,11 +51,14 @@ std::string unsettled(const ViewCluster& cluster) {
 }
 
 // Of the newest view: whoever reaches more than half of all that there ever were, of whom none was ever silent or leaves, does
-// not wait: it can lead them, whomever they reach themselves. (That fewer may be enough is for the tests below.)
+// not wait: it can lead them, whomever they reach themselves. (That fewer may be enough is for the tests below.) But where the
+// witness is bound to a view that nobody has, and supports no other, they may.
 std::string stuck(const ViewCluster& cluster) {
   const Places alive = cluster.alive();
   std::uint32_t newest = 0;
   for (const Place place : alive) newest = std::max(newest, cluster.process(place).view().epoch);
+  const auto& accepted = cluster.witness().accepted();
+  if (accepted && cluster.witness().view().epoch < newest && accepted->view.epoch != newest) return "";
   const auto counts = [&](Place place) {
     return cluster.is_sound(place) && cluster.process(place).view().epoch == newest &&
            cluster.needs_no_witness_or_reaches_it(place);

@@ -139,8 +139,8 @@ void Launcher::watch(Nanoseconds now, Nanoseconds limit) {
   if (launched_.empty() || now - launched_.front().launched_at < limit) return;
   throw Error(ErrorKind::kTimeout,
               "'" + launched_.front().name + "' was launched on GPU " + std::to_string(device_->ordinal()) + " " +
-                  std::to_string((now - launched_.front().launched_at) / kSecond) +
-                  " s ago and has not ended. Remedy: look whether a rank's GPU or its link has failed; raise "
+                  in_seconds(now - launched_.front().launched_at) +
+                  " ago and has not ended. Remedy: look whether a rank's GPU or its link has failed; raise "
                   "RINGCORE_TIMEOUT_S where the work before it takes so long.");
 }
 

@@ -161,10 +161,9 @@ void SwitchClient::do_without(ErrorKind kind, const std::string& what, const std
 void SwitchClient::fail(const Worker::Failure& failure) const {
   using Kind = Worker::Failure::Kind;
   const std::string rank = "rank " + std::to_string(rank_);
-  const std::string seconds = std::to_string(settings_.silence / kSecond);
   switch (failure.kind) {
     case Kind::kSilent:
-      do_without(ErrorKind::kPeerLost, " has not answered " + rank + " for " + seconds + " s",
+      do_without(ErrorKind::kPeerLost, " has not answered " + rank + " for " + in_seconds(settings_.silence),
                  "see that ringcore-switch runs there, reaches this host over UDP and has the same key "
                  "(RINGCORE_SWITCH_KEY_FILE)");
     case Kind::kNoParent:
