@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "plan/paces.hpp"
@@ -13,6 +14,9 @@ namespace {
 // The first run of a candidate sets up its connections and is not counted; of the others the best counts.
 constexpr std::size_t kWarmups = 1;
 constexpr std::size_t kRuns = 3;
+// Those that come so close to the best are tried again, more often: between them three runs decide by chance.
+constexpr double kClose = 1.15;
+constexpr std::size_t kRunsOfClose = 6;
 // Of large data one, which says enough; and of plans only those that the model, once it knows how quick the network is,
 // takes for nearly as good as the best: how much they move decides.
 constexpr std::size_t kLargeBytes = std::size_t{4} << 20;
@@ -44,6 +48,8 @@ struct Chooser::Trial {
   bool surveys = false;  // its one run shows what the network is like; then it begins anew
   int surveyed = 0;  // so often
   std::vector<Choice> candidates;
+  std::vector<std::size_t>
+      turns;  // the candidates that take turns: all of them, and then those that are close to the best
   std::vector<double> numbers;  // the candidates' times in nanoseconds, then what is known of links (paces.hpp)
   std::size_t runs = 0;  // of each candidate, that count
   std::size_t warmups = 0;
@@ -84,7 +90,11 @@ Chooser::Choice Chooser::choose(const Query& query, int lane) {
     choice.trial = survey_due(lane);
     return choice;
   }
-  const std::size_t candidate = trial.started++ % trial.candidates.size();
+  // Each round begins one further on: a step has as many buckets as there are candidates, or twice as many, and the first
+  // of them has the network to itself for a while.
+  const std::size_t count = trial.turns.size();
+  const std::size_t candidate = trial.turns[(trial.started + trial.started / count) % count];
+  ++trial.started;
   Choice choice = trial.candidates[candidate];
   choice.trial = &trial;
   choice.candidate = candidate;
@@ -242,6 +252,8 @@ Chooser::Trial* Chooser::survey_due(int lane) {
 void Chooser::make_room(Trial& trial) const {
   trial.numbers.assign(trial.candidates.size(), std::numeric_limits<double>::max());
   trial.numbers.resize(trial.candidates.size() + table_size(), 0);
+  trial.turns.resize(trial.candidates.size());
+  std::iota(trial.turns.begin(), trial.turns.end(), std::size_t{0});
 }
 
 // Where the links were told, what all ranks compare with that, and else what they learn of ports.
@@ -253,7 +265,7 @@ std::size_t Chooser::table_size() const {
 bool Chooser::measured(const Choice& choice, Nanoseconds time) {
   Trial& trial = *choice.trial;
   if (trial.candidates.empty()) return true;
-  const std::size_t candidates = trial.candidates.size();
+  const std::size_t candidates = trial.turns.size();
   if (trial.ended++ >= trial.warmups * candidates) {
     double& best = trial.numbers[choice.candidate];
     best = std::min(best, static_cast<double>(time));
@@ -301,8 +313,20 @@ void Chooser::note_slow_links(std::span<const double> table) {
   if (!links.empty()) finding_ = describe(links);
 }
 
+// True if several are close to the best. What has a priority waits for the end of its trial, and large data takes long.
+bool Chooser::try_close_again(Trial& trial) const {
+  if (trial.runs == kRunsOfClose || trial.lane == kPriorityLane || is_large(trial.query)) return false;
+  const double most = kClose * *std::ranges::min_element(std::span(trial.numbers).first(trial.candidates.size()));
+  std::erase_if(trial.turns, [&](std::size_t candidate) { return trial.numbers[candidate] > most; });
+  if (trial.turns.size() == 1) return false;
+  std::fill(trial.numbers.begin() + static_cast<std::ptrdiff_t>(trial.candidates.size()), trial.numbers.end(), 0);
+  for (const std::size_t candidate : trial.turns) trial.numbers[candidate] = std::numeric_limits<double>::max();
+  trial.runs = kRunsOfClose;
+  trial.warmups = trial.started = trial.ended = 0;
+  return true;
+}
+
 void Chooser::decide(Trial& trial) {
-  const std::span<const double> times = std::span(trial.numbers).first(trial.candidates.size());
   const std::span<const double> table = std::span(trial.numbers).subspan(trial.candidates.size());
   Known& known = known_of(trial.lane);
   if (known.links.told) {
@@ -321,8 +345,9 @@ void Chooser::decide(Trial& trial) {
     trial.surveys = false;
     return make_candidates(trial);
   }
-  trial.winner =
-      &trial.candidates[static_cast<std::size_t>(std::min_element(times.begin(), times.end()) - times.begin())];
+  if (try_close_again(trial)) return;
+  const auto time_of = [&trial](std::size_t candidate) { return trial.numbers[candidate]; };
+  trial.winner = &trial.candidates[*std::ranges::min_element(trial.turns, {}, time_of)];
   note_offers(trial);
 }
 

@@ -119,6 +119,7 @@ class Chooser {
   void make_candidates(Trial& trial);
   void add_plain(Trial& trial);
   void make_room(Trial& trial) const;
+  bool try_close_again(Trial& trial) const;
   Trial* survey_due(int lane);
 
   Planner planner_;

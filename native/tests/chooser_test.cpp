@@ -204,6 +204,30 @@ TEST_CASE("chooser: the quickest by measurement has the operations of a kind") {
   CHECK(winner(50, 50, 150) != "meeting");  // slow on another rank
 }
 
+TEST_CASE("chooser: what is close to the best is tried again, and no candidate has the better place in all rounds") {
+  // The backend takes so long in the first trial, and then so long; a plan 100; what is second of two steps takes longer.
+  const auto winner_of = [](Nanoseconds at_first, Nanoseconds again, Nanoseconds as_second) {
+    plan::Chooser chooser = chooser_with(0);
+    int ends = 0;
+    for (int run = 0; run < 100; ++run) {
+      const plan::Chooser::Choice choice = chooser.choose(kQuery, 1);
+      if (choice.trial == nullptr) return std::pair(std::string(choice.name()), ends);
+      const Nanoseconds time = choice.backend == nullptr ? 100 : ends == 0 ? at_first : again;
+      if (!chooser.measured(choice, time + (run % 2 == 1 ? as_second : 0))) continue;
+      chooser.numbers(*choice.trial, {});
+      chooser.decide(*choice.trial);
+      ++ends;
+    }
+    return std::pair(std::string(), ends);
+  };
+  CHECK(winner_of(95, 95, 0) == std::pair(std::string("meeting"), 2));
+  CHECK(winner_of(95, 105, 0).first != "meeting");  // chance
+  CHECK(winner_of(110, 90, 0).first == "meeting");
+  CHECK(winner_of(50, 150, 0) == std::pair(std::string("meeting"), 1));  // close to nothing
+  CHECK(winner_of(90, 90, 1000).first == "meeting");
+  CHECK(winner_of(110, 110, 1000).first != "meeting");
+}
+
 TEST_CASE("chooser: what is not to be tried is not tried") {
   plan::Chooser hopeless = chooser_with(10);
   CHECK(hopeless.choose(kQuery, 1).plan != nullptr);
