@@ -69,20 +69,21 @@ class Exchange:
         if small:
             mean(list(small.values()), f"{name}.whole", process_set)
         if large:
-            for each in large.keys() & self.errors.keys():
-                large[each] += self.errors[each]
-            before = {each: gradient.copy() for each, gradient in large.items()}
-            sent = self.exchange(large, name, process_set)
-            if are_finite(gradients.values()):
-                for each, whole in before.items():
-                    self.errors[each] = whole - sent[each]
+            self.exchange(large, name, process_set, keeps=are_finite(small.values()))
 
     def shrinks(self, gradient: Array) -> bool:
         """Whether less is sent of such a gradient; otherwise it is averaged as it is."""
         raise NotImplementedError
 
-    def exchange(self, gradients: Arrays, name: str, process_set: ProcessSet) -> Arrays:
-        """Write what stands for the averages into `gradients`, and return what of this rank's own went into it."""
+    def exchange(self, gradients: Arrays, name: str, process_set: ProcessSet, *, keeps: bool) -> None:
+        """Write what stands for the averages into `gradients`, and what of this rank's own was lost into `errors`.
+
+        Args:
+            gradients: Of this rank, those that shrink.
+            name: Identifies the call on all ranks.
+            process_set: Who takes part.
+            keeps: Nothing else of this step was infinite: if this is not either, the errors are kept.
+        """
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:

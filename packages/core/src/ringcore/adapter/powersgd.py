@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ringcore._errors import InvalidArgument
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 # A matrix is sent whole unless it shrinks to less than half.
 _LEAST_GAIN = 2
+# So many bytes of a gradient are worked on at a time, which stay in the cache of a core; and at least so many rows.
+_BLOCK_BYTES = 512 * 1024
+_LEAST_ROWS = 16
 
 
 class PowerSGD(Exchange):
@@ -46,29 +49,48 @@ class PowerSGD(Exchange):
         rows, columns = int(gradient.shape[0]), math.prod(gradient.shape[1:])
         return bool((rows + columns) * min(rows, columns, self.rank) * _LEAST_GAIN < rows * columns)
 
-    def exchange(self, gradients: Arrays, name: str, process_set: ProcessSet) -> Arrays:  # noqa: D102
+    def exchange(self, gradients: Arrays, name: str, process_set: ProcessSet, *, keeps: bool) -> None:  # noqa: D102
         import numpy as np
 
+        # Narrow matrices lie on their sides: a product whose rows are long takes less time.
         matrices = {each: gradient.reshape(gradient.shape[0], -1) for each, gradient in gradients.items()}
-        ps = {each: matrix @ self._query(each, matrix) for each, matrix in matrices.items()}
-        mean(list(ps.values()), f"{name}.p", process_set, ReduceOp.SUM)
-        for each, p in ps.items():
-            ps[each] = np.linalg.qr(p)[0]
-        queries = {each: np.ascontiguousarray(matrix.T @ ps[each]) for each, matrix in matrices.items()}
-        mean(list(queries.values()), f"{name}.q", process_set)
+        for each, gradient in gradients.items():
+            if each not in self.errors:
+                self.errors[each] = np.zeros_like(gradient)
+        errors = {each: self.errors[each].reshape(matrix.shape) for each, matrix in matrices.items()}
+        ps = {each: np.empty((self._narrow(matrix), len(matrix)), matrix.dtype) for each, matrix in matrices.items()}
         for each, matrix in matrices.items():
-            matrix[...] = ps[each] @ queries[each].T
-        if are_finite(queries.values()):
-            self.queries = queries
-        return gradients
+            query = np.ascontiguousarray(self._query(each, matrix).T)
+            for rows, whole in _sums(matrix, errors[each]):
+                ps[each][:, rows] = query @ whole.T
+        mean(list(ps.values()), f"{name}.p", process_set, ReduceOp.SUM)
+        queries = {each: np.zeros((len(p), matrices[each].shape[1]), p.dtype) for each, p in ps.items()}
+        for each, matrix in matrices.items():
+            ps[each] = np.ascontiguousarray(np.linalg.qr(ps[each].T)[0].T)
+            for rows, whole in _sums(matrix, errors[each]):
+                queries[each] += ps[each][:, rows] @ whole
+        mean(list(queries.values()), f"{name}.q", process_set)
+        is_finite = are_finite(queries.values())
+        for each, matrix in matrices.items():
+            for rows in _blocks(matrix):
+                lost = errors[each][rows]
+                if keeps and is_finite:
+                    lost += matrix[rows]
+                np.matmul(ps[each][:, rows].T, queries[each], out=matrix[rows])
+                if keeps and is_finite:
+                    lost -= matrix[rows]
+        if is_finite:
+            self.queries = {each: query.T for each, query in queries.items()}
+
+    def _narrow(self, matrix: Array) -> int:
+        return min(*matrix.shape, self.rank)
 
     def _query(self, name: str, matrix: Array) -> Array:
         import numpy as np
 
         if name not in self.queries:
-            columns = min(*matrix.shape, self.rank)
             random = np.random.default_rng(zlib.crc32(name.encode()))  # the same on every rank
-            self.queries[name] = random.standard_normal((matrix.shape[1], columns)).astype(matrix.dtype)
+            self.queries[name] = random.standard_normal((matrix.shape[1], self._narrow(matrix))).astype(matrix.dtype)
         return np.linalg.qr(self.queries[name])[0]
 
     def state_dict(self) -> dict[str, Any]:  # noqa: D102
@@ -79,3 +101,19 @@ class PowerSGD(Exchange):
 
         super().load_state_dict(state)
         self.queries = {each: np.array(query) for each, query in state["queries"].items()}
+
+
+def _blocks(matrix: Array) -> Iterator[slice]:
+    rows = max(_LEAST_ROWS, _BLOCK_BYTES // (matrix.shape[1] * matrix.itemsize))
+    for begin in range(0, len(matrix), rows):
+        yield slice(begin, min(begin + rows, len(matrix)))
+
+
+def _sums(matrix: Array, error: Array) -> Iterator[tuple[slice, Array]]:
+    """Block by block of its rows a gradient and what was lost before, in memory that the next block is written to."""
+    import numpy as np
+
+    room: Array | None = None
+    for rows in _blocks(matrix):
+        room = np.empty_like(matrix[rows]) if room is None else room
+        yield rows, np.add(matrix[rows], error[rows], out=room[: rows.stop - rows.start])

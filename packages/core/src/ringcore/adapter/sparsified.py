@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ringcore._errors import InvalidArgument
-from ringcore.adapter.exchange import Exchange, gathered
+from ringcore.adapter.exchange import Exchange, are_finite, gathered
 from ringcore.job.process_sets import ProcessSet
 
 if TYPE_CHECKING:
@@ -66,11 +66,27 @@ class _Form:
         return np.repeat(blocks, found["counters"]) + found["offsets"], values.astype(dtype)
 
 
-class TopK(Exchange):
+class _Gathered(Exchange):
+    """Every rank gets what all others send: the bytes grow with the number of ranks."""
+
+    def exchange(self, gradients: Arrays, name: str, process_set: ProcessSet, *, keeps: bool) -> None:
+        for each in gradients.keys() & self.errors.keys():
+            gradients[each] += self.errors[each]
+        before = {each: gradient.copy() for each, gradient in gradients.items()}
+        sent = self.send(gradients, name, process_set)
+        if keeps and are_finite(gradients.values()):
+            for each, whole in before.items():
+                self.errors[each] = whole - sent[each]
+
+    def send(self, gradients: Arrays, name: str, process_set: ProcessSet) -> Arrays:
+        """Write what stands for the averages into `gradients`, and return what of this rank's own went into it."""
+        raise NotImplementedError
+
+
+class TopK(_Gathered):
     """Sends the values of the largest magnitude, with their places (Aji & Heafield 2017).
 
-    Of each it sends 16 bits of the value and 8 to 16 of the place. Every rank gets what all others send: the bytes grow
-    with the number of ranks.
+    Of each it sends 16 bits of the value and 8 to 16 of the place.
 
     Args:
         ratio: Of the values of a gradient so many are sent; at least one.
@@ -86,7 +102,7 @@ class TopK(Exchange):
     def shrinks(self, gradient: Array) -> bool:  # noqa: D102
         return _LEAST_VALUES <= gradient.size < 2**32
 
-    def exchange(self, gradients: Arrays, name: str, process_set: ProcessSet) -> Arrays:  # noqa: D102
+    def send(self, gradients: Arrays, name: str, process_set: ProcessSet) -> Arrays:  # noqa: D102
         import numpy as np
 
         forms: list[_Form] = []
@@ -113,10 +129,8 @@ class TopK(Exchange):
         return sent
 
 
-class OneBit(Exchange):
+class OneBit(_Gathered):
     """Sends the sign of each value, and the mean magnitude of a gradient (Seide et al. 2014; Bernstein et al. 2018).
-
-    Every rank gets what all others send: the bytes grow with the number of ranks.
 
     Args:
         warmup_steps: See `Exchange`.
@@ -125,7 +139,7 @@ class OneBit(Exchange):
     def shrinks(self, gradient: Array) -> bool:  # noqa: D102
         return gradient.size >= _LEAST_VALUES
 
-    def exchange(self, gradients: Arrays, name: str, process_set: ProcessSet) -> Arrays:  # noqa: D102
+    def send(self, gradients: Arrays, name: str, process_set: ProcessSet) -> Arrays:  # noqa: D102
         import numpy as np
 
         signs = [np.packbits(gradient.reshape(-1) >= 0) for gradient in gradients.values()]
