@@ -259,8 +259,26 @@ def scatter(adapter: Adapter, checks: Checks) -> None:
         for result in (c.scatter(own, root, splits), c.synchronize(c.scatter_async(own, root, splits))):
             what = f"scatter of {dtype}, rows {rows}, {tail} from {root}"
             checks.equal(what, adapter.array(result), expected, common=False)
-        if rows == [3] * size:
-            checks.equal("scatter without splits", adapter.array(c.scatter(own, root)), expected, common=False)
+
+
+@case
+def scatter_of_as_many_rows(adapter: Adapter, checks: Checks) -> None:
+    """Without splits, and with an array of the same shape on every rank, as programs need it."""
+    me, size, c = ringcore.rank(), ringcore.size(), adapter.collectives
+    for dtype, rows, root in itertools.product(adapter.dtypes, (0, 3, 1000), range(size)):
+        parts = _parts((rows * size, 2), dtype)
+        result = c.scatter(adapter.tensor(parts[me]), root)
+        expected = parts[root][rows * me : rows * (me + 1)]
+        checks.equal(f"scatter of {rows} rows of {dtype} from {root}", adapter.array(result), expected, common=False)
+
+
+@case
+def programs_refuse_what_one_rank_alone_gets(adapter: Adapter, checks: Checks) -> None:
+    c, own = adapter.collectives, adapter.tensor(payload(ringcore.rank(), (3,), "float32"))
+    for verb, call in {"reduce": c.reduce, "gather": c.gather}.items():
+        told = _error_of(partial(call, own, 0, name="alone"))
+        checks.that(f"it names the verb: {told}", f"{verb} 'alone'" in told)
+        checks.that(f"it says what to do: {told}", "call it outside" in told and f"use all{verb}" in told)
 
 
 @case

@@ -85,7 +85,7 @@ def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             expected = ["tls" if transport == "tcp" and ENCRYPTED else transport] * size
         expected[rank] = "self"
         assert result.pop("transports") == expected
-        assert set(result) == set(CASES) - LACKS.get(adapter, set())
+        assert set(result) == set(CASES) - LACKS[adapter]
     return results
 
 

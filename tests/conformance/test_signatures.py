@@ -20,24 +20,21 @@ VERBS = {
 
 # Module -> what has to be installed besides, what its verbs take more than the others, and what it does not have.
 WITHOUT_PROMISES = {name for name in VERBS if "async" in name}
-# What one rank gets, or deals out, and the others do not is nothing that a graph, or a task that is traced, could go on
-# with.
-FOR_ONE = {verb + suffix for verb in ("reduce", "gather", "scatter") for suffix in ("", "_async")}
 IN_PLACE = {name for name in VERBS if name.endswith("_")}
 SURFACES = {
     "ringcore": ("numpy", {"compression"}, set()),
     "ringcore_keras": ("keras", {"compression"}, set()),
     "ringcore_torch": ("torch", {"compression"}, set()),
     # Arrays of JAX do not change.
-    "ringcore_jax": ("jax", {"compression"}, IN_PLACE | FOR_ONE),
+    "ringcore_jax": ("jax", {"compression"}, IN_PLACE),
     # A graph goes on with what does not need a result; tensors do not change, variables do.
     "ringcore_tensorflow": (
         "tensorflow",
         {"priority", "compression"},
-        WITHOUT_PROMISES | FOR_ONE | IN_PLACE - {"broadcast_"},
+        WITHOUT_PROMISES | IN_PLACE - {"broadcast_"},
     ),
     # All operations are tasks of MXNet's engine, which has priorities.
-    "ringcore_mxnet": ("mxnet", {"priority", "compression"}, WITHOUT_PROMISES | FOR_ONE),
+    "ringcore_mxnet": ("mxnet", {"priority", "compression"}, WITHOUT_PROMISES),
 }
 
 

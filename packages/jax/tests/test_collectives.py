@@ -49,6 +49,7 @@ def every_collective_on_every_dtype() -> list:
             "scattered unevenly": ring.reducescatter(x[1:], op=ring.Sum),
             "exchanged": ring.alltoall(x),
             "sent": ring.broadcast({"x": x, "empty": x[:0]}, size - 1),
+            "dealt": ring.scatter(x, size - 1),
         }
 
     for dtype in ringcore.adapter.DTYPE_CODES:
@@ -66,6 +67,7 @@ def every_collective_on_every_dtype() -> list:
         check(f"unevenly scattered {dtype}", got["scattered unevenly"], total[begin : min(begin + 2, 2 * size)])
         check(f"exchanged {dtype}", got["exchanged"], np.concatenate([part[2 * me : 2 * me + 2] for part in parts]))
         check(f"sent {dtype}", got["sent"]["x"], parts[-1])
+        check(f"dealt {dtype}", got["dealt"], parts[-1][2 * me : 2 * me + 2])
         check(f"sent nothing of {dtype}", got["sent"]["empty"], parts[-1][:0])
     return wrong
 
@@ -107,6 +109,10 @@ def derivatives() -> list:
         ),
         "allgather": (ring.allgather, lambda xs: [xs.reshape(-1, 3)] * size),
         "broadcast": (lambda x: ring.broadcast(x, size - 1), lambda xs: [xs[-1]] * size),
+        "scatter": (
+            lambda x: ring.scatter(x, size - 1),
+            lambda xs: [xs[-1][2 * rank : 2 * rank + 2] for rank in range(size)],
+        ),
         "reducescatter": (
             lambda x: ring.reducescatter(x, prescale_factor=2.0), lambda xs: shares(2.0 * xs.mean(0), rows),
         ),
@@ -243,6 +249,8 @@ def test_loops_branches_and_functions_that_are_called_twice() -> None:
 def test_batches() -> None:
     x, total = numbers()
     np.testing.assert_array_equal(jax.vmap(lambda v: ring.allreduce(v, op=ring.Sum))(x), total)
+    scattered = jax.vmap(ring.scatter, in_axes=1, out_axes=1)(x[:2])
+    np.testing.assert_array_equal(scattered, ring.scatter(x[:2]))
     along_columns = jax.jit(jax.vmap(ring.allgather, in_axes=1, out_axes=1))(x)
     np.testing.assert_array_equal(along_columns, ring.allgather(x))
     group = jax.vmap(lambda a, b: ring.allreduce([a, b], op=ring.Sum)[0], in_axes=(0, None))(x, x)

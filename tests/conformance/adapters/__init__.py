@@ -45,15 +45,15 @@ _WITHOUT_OUTPUTS = (
 )  # fmt: skip
 # What lies on a GPU is sent as it is.
 _QUANTISED = {"quantised_sums_are_near_and_the_same_bits"}
-# Of programs that are traced, and of tasks, every rank has the same results.
-_FOR_ONE = {"reduce", "gather", "scatter"}
-LACKS: dict[str, set[str]] = {
+# Programs have the same results on all ranks, and say so of these; what has no programs has nothing to refuse.
+_FOR_ONE = {"reduce", "gather"}
+_IN_PROGRAMS = {"programs_refuse_what_one_rank_alone_gets"}
+_LACKS: dict[str, set[str]] = {
     **dict.fromkeys(_WITHOUT_OUTPUTS, _OUTPUTS),
-    **dict.fromkeys(("jax", "tensorflow", "tensorflow_function"), _OUTPUTS | _FOR_ONE),
-    **dict.fromkeys(("mxnet", "mxnet_nd"), _FOR_ONE),
+    "tensorflow_function": _OUTPUTS | _FOR_ONE,
     **dict.fromkeys(("torch_gpu", *GPUS), _OUTPUTS | _QUANTISED),
     # It has no program that would have a name to tell.
-    "jax_jit": {"what_one_rank_refuses_is_told_to_all", *_OUTPUTS, *_FOR_ONE},
+    "jax_jit": {"what_one_rank_refuses_is_told_to_all", "scatter", *_OUTPUTS, *_FOR_ONE},
     # Averages of integers are cut there, as in gloo.
     **{
         name: {"join", "join_in_a_process_set", "what_one_rank_refuses_is_told_to_all", *_OUTPUTS, *_QUANTISED}
@@ -61,6 +61,10 @@ LACKS: dict[str, set[str]] = {
     },
     # But on each GPU, and then by NCCL.
     "gpu_pairs": {"sums_of_16_bits_are_rounded_once", *_OUTPUTS, *_QUANTISED},
+}
+LACKS = {
+    name: _LACKS.get(name, set()) | (set() if name in ("jax_jit", "tensorflow_function") else _IN_PROGRAMS)
+    for name in (*ADAPTERS, *VARIANTS, *GPUS, *ON_GPUS)
 }
 
 

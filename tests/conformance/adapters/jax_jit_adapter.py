@@ -28,7 +28,9 @@ collectives = SimpleNamespace(
         **_ON_ARRAYS,
         **{
             name: _compiled(_ON_ARRAYS[name])
-            for name in ("allreduce", "grouped_allreduce", "broadcast", "reducescatter")
+            for name in (
+                "allreduce", "grouped_allreduce", "broadcast", "reducescatter", "reduce", "gather", "scatter",
+            )  # fmt: skip
         },
     }
 )

@@ -58,7 +58,7 @@ class Call:
         rank: This process's index among its members.
         size: The number of its members.
         op: Of the reductions.
-        root: Of a broadcast: its index among the members.
+        root: Of a broadcast or a scatter: its index among the members.
         prescale: Factor of the inputs of a reduction.
         postscale: Factor of its results.
         compression: Of an allreduce: the engine's code of how it may be sent between hosts.
@@ -103,7 +103,7 @@ class Call:
                 f"{self.title}: {shape[0]} rows cannot be divided evenly among {self.size} ranks; outside jit pass "
                 "splits, inside pad the rows"
             )
-        return shape
+        return (shape[0] // self.size if self.collective == "scatter" else shape[0]), *shape[1:]
 
 
 def check_dtype(dtype: Any) -> None:
@@ -193,8 +193,9 @@ def _transpose(cotangents: Sequence[Any], *arrays: Any, call: Call) -> list[Any]
     return [*_TRANSPOSED[call.collective](back, given, shapes)]
 
 
-def _back_from_broadcast(call: Call, cotangents: list[Any], _: list[tuple[int, ...]]) -> list[Any]:
-    totals = collective_p.bind(*cotangents, call=dataclasses.replace(call, collective="allreduce"))
+def _back_to_root(call: Call, cotangents: list[Any], _: list[tuple[int, ...]]) -> list[Any]:
+    sent_back = "allgather" if call.collective == "scatter" else "allreduce"
+    totals = collective_p.bind(*cotangents, call=dataclasses.replace(call, collective=sent_back))
     # Who is the root, the engine says when the program runs: a constant would make programs of the ranks that XLA
     # simplifies differently, and then runs in different orders.
     chosen = jnp.asarray(np.arange(call.size) == call.root, jnp.int32)
@@ -221,9 +222,10 @@ _TRANSPOSED: dict[str, Any] = {
     "allgather": lambda call, cotangents, _: collective_p.bind(
         *cotangents, call=dataclasses.replace(call, collective="reducescatter", op=ReduceOp.SUM)
     ),
-    "broadcast": _back_from_broadcast,
+    "broadcast": _back_to_root,
     "reducescatter": _back_from_reducescatter,
     "alltoall": lambda call, cotangents, _: collective_p.bind(*cotangents, call=call),
+    "scatter": _back_to_root,
 }
 
 ad.primitive_jvps[collective_p] = _jvp

@@ -311,6 +311,14 @@ def grouped_reducescatter_async(
     return _start_reducescatter(list(tensors), op, name, prescale_factor, postscale_factor, process_set)
 
 
+def _refuse_splits(verb: str, splits: Any, name: str | None) -> None:
+    if splits is not None:
+        raise InvalidArgument(
+            f"{title_of(verb, name)}: splits decide shapes, which a compiled program must know; call it outside jit "
+            "and grad, or pad the rows and pass no splits"
+        )
+
+
 def alltoall(
     tensor: Any,
     splits: Any = None,
@@ -336,11 +344,7 @@ def alltoall(
     """
     if not _is_traced([tensor, splits]):
         return verbs.alltoall(tensor, splits, name=name, process_set=process_set)
-    if splits is not None:
-        raise InvalidArgument(
-            f"{title_of('alltoall', name)}: splits decide shapes, which a compiled program must know; call it outside "
-            "jit and grad, or pad the rows and pass no splits"
-        )
+    _refuse_splits("alltoall", splits, name)
     (result,) = run(_call("alltoall", name, process_set), [tensor])
     return result
 
@@ -386,6 +390,144 @@ def broadcast_async(
     """Start a `broadcast` of an array outside `jit`; of any dtype."""
     structure = jax.tree.structure(0)
     return verbs.start_broadcast(tensor, root_rank, name, process_set=process_set, finish=as_tree(structure))
+
+
+# ---- reduce, gather, scatter ----
+
+
+def _refuse_traced(verb: str, tensor: Any, name: str | None) -> None:
+    if _is_traced([tensor]):
+        raise InvalidArgument(
+            f"{title_of(verb, name)}: one rank alone has its result, and a compiled program has the same results on all; "
+            f"call it outside jit and grad, or use all{verb}"
+        )
+
+
+def _start_reduce(
+    tensor: Any,
+    root_rank: int,
+    op: ReduceOp,
+    name: str | None,
+    prescale_factor: float,
+    postscale_factor: float,
+    process_set: ProcessSet,
+    *,
+    blocking: bool = False,
+) -> Handle:
+    _refuse_traced("reduce", tensor, name)
+    return verbs.start_reduce(
+        tensor, root_rank, name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+        process_set=process_set, blocking=blocking, finish=as_tree(jax.tree.structure(0)),
+    )  # fmt: skip
+
+
+def reduce(
+    tensor: Any,
+    root_rank: int,
+    *,
+    op: ReduceOp = Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Reduce an array over all ranks to one of them, outside `jit` and `grad`.
+
+    Args:
+        tensor: An array; see `allreduce`, as for the factors.
+        root_rank: Rank of the job that gets the result.
+        op: `Average` (floats only), `Sum`, `Min`, `Max`, `Product`; not `Adasum`.
+        name: Identifies the operation on all ranks.
+        prescale_factor: Multiplied into the array before the reduction.
+        postscale_factor: Multiplied into the result.
+        process_set: The ranks that take part.
+
+    Returns:
+        The result on the root; None elsewhere.
+
+    Raises:
+        InvalidArgument: It is called inside `jit` or `grad`, or the root is no member of the process set.
+        MismatchError: Ranks named different roots, shapes, dtypes, ops or factors. On every rank.
+    """
+    return _start_reduce(
+        tensor, root_rank, op, name, prescale_factor, postscale_factor, process_set, blocking=True
+    ).synchronize()
+
+
+def reduce_async(
+    tensor: Any,
+    root_rank: int,
+    *,
+    op: ReduceOp = Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Start a `reduce` of an array."""
+    return _start_reduce(tensor, root_rank, op, name, prescale_factor, postscale_factor, process_set)
+
+
+def gather(
+    tensor: Any, root_rank: int = 0, *, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """Concatenate every rank's array along the first dimension on one of them, outside `jit` and `grad`.
+
+    Args:
+        tensor: An array; its first dimension may differ between ranks.
+        root_rank: Rank of the job that gets the result.
+        name: Identifies the operation on all ranks.
+        process_set: The ranks that take part.
+
+    Returns:
+        All rows in the order of the ranks on the root; None elsewhere.
+
+    Raises:
+        InvalidArgument: It is called inside `jit` or `grad`, or the root is no member of the process set.
+        MismatchError: Ranks named different roots, dtypes or other dimensions. On every rank.
+    """
+    _refuse_traced("gather", tensor, name)
+    return verbs.gather(tensor, root_rank, name=name, process_set=process_set)
+
+
+gather_async = verbs.gather_async
+
+
+def scatter(
+    tensor: Any,
+    root_rank: int = 0,
+    splits: Any = None,
+    *,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Deal out the rows of one rank's array: each rank gets its own.
+
+    Args:
+        tensor: On the root, all ranks' rows in the order of the ranks. Elsewhere its values are not looked at: outside
+            `jit` its first dimension may be another one; inside, where shapes are known when the program is compiled,
+            all ranks pass as many rows.
+        root_rank: Rank of the job whose rows these are.
+        splits: On the root, how many rows each rank gets, outside `jit`; without them all get as many.
+        name: See `allreduce`.
+        process_set: The ranks that take part.
+
+    Returns:
+        This rank's rows. Gradients of them are the root's.
+
+    Raises:
+        InvalidArgument: `splits` inside `jit`, rows that do not divide evenly, or a root that is no member.
+        MismatchError: Ranks named different roots, dtypes or other dimensions, or the splits do not fit. On every rank.
+    """
+    if not _is_traced([tensor, splits]):
+        return verbs.scatter(tensor, root_rank, splits, name=name, process_set=process_set)
+    _refuse_splits("scatter", splits, name)
+    root = root_index(root_rank, process_set)
+    (result,) = run(_call("scatter", name, process_set, root=root), [tensor])
+    return result
+
+
+scatter_async = verbs.scatter_async
 
 
 def join(*, process_set: ProcessSet = global_process_set) -> int:

@@ -262,20 +262,25 @@ class Starts(Generic[Tensor]):
         process_set: ProcessSet,
         out: Tensor | None = None,
         blocking: bool = False,
+        finish: Finish = first,
     ) -> Handle:
         """Start a reduce; elsewhere than on the root the handle's result is None."""
         framework = self._framework
         name = collectives.name_or_next(name, "reduce", process_set)
         with refusing("reduce", name, process_set):
             source = framework.contiguous(tensor)
-            array = framework.as_moved(source)
+            array = framework.as_buffer(source)
             result = place = None
             if root_rank == context().rank:
                 result = framework.empty_like(source) if out is None else out
-                (place,) = self._outputs(alone(out)) or (framework.as_moved(result),)
+                (place,) = self._outputs(alone(out)) or (framework.as_buffer(result),)
+
+        def done(_: Handle) -> Any:
+            return None if place is None else finish([result])
+
         return collectives.reduce(
             array, place, root_rank, name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
-            process_set=process_set, blocking=blocking, result=result,
+            process_set=process_set, blocking=blocking, finish=done,
         )  # fmt: skip
 
     def start_gather(
