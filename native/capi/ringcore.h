@@ -87,7 +87,7 @@ typedef struct {
                                  * inputs; of a reduce elsewhere NULL. Others: NULL, and
                                  * the engine has the results, or places in host memory with `output_rows` */
   size_t count;                 /* of inputs and outputs; 0 for barrier and join */
-  const uint64_t* splits;       /* alltoall: rows for each rank; NULL: all alike */
+  const uint64_t* splits;       /* alltoall, and scatter on the root: rows for each rank; NULL: all alike */
   size_t split_count;
   int32_t on_gpu; /* 1: the tensors lie on `gpu` */
   int32_t gpu;    /* its number, as CUDA_VISIBLE_DEVICES counts */
@@ -117,10 +117,11 @@ typedef struct {
   /* RINGCORE_OK, or what kind of error it ended with. `*message` lives as long as the operation, and begins with the
    * name of the exception that it would be in Python: `ringcore.adapter.as_ringcore_error` makes it one again. */
   int32_t (*error)(const ringcore_operation* operation, const char** message);
-  /* Of allgather, alltoall and reducescatter, of the input `index`: takes the result over. Aligned to 64 bytes. */
+  /* Of allgather, alltoall, gather, scatter and reducescatter, of the input `index`: takes the result over. Aligned to 64
+   * bytes. */
   ringcore_memory* (*take_result)(ringcore_operation* operation, size_t index, void** data, size_t* bytes);
   void (*free_memory)(ringcore_memory* memory);
-  /* Of allgather and alltoall: the rows that came from each rank, of the input `index`. */
+  /* Of allgather, alltoall, gather and scatter: the rows that came from each rank, of the input `index`. */
   const uint64_t* (*rows)(const ringcore_operation* operation, size_t index, size_t* count);
   /* Of join: the rank that joined last. */
   int32_t (*last_joined)(const ringcore_operation* operation);

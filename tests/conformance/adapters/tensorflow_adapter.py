@@ -23,6 +23,11 @@ dtypes = (
     "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "bool",
 )  # fmt: skip
 
+KINDS = (
+    "allreduce", "grouped_allreduce", "allgather", "broadcast", "reducescatter", "alltoall", "reduce", "gather",
+    "scatter",
+)  # fmt: skip
+
 _threads = ThreadPoolExecutor(max_workers=128)
 
 
@@ -66,7 +71,7 @@ def collectives_of(calls: Any) -> Any:
         synchronize=Future.result,
         poll=Future.done,
     )
-    for kind in ("allreduce", "grouped_allreduce", "allgather", "broadcast", "reducescatter", "alltoall"):
+    for kind in KINDS:
         call = getattr(calls, kind)
         setattr(made, kind, call)
         setattr(made, f"{kind}_async", starting(kind, call))

@@ -10,7 +10,7 @@ from typing import Any
 import ringcore_tensorflow as ring
 import tensorflow as tf
 
-from conformance.adapters.tensorflow_adapter import array, collectives_of, tensor
+from conformance.adapters.tensorflow_adapter import KINDS, array, collectives_of, tensor
 
 __all__ = ["array", "collectives", "tensor"]
 
@@ -33,11 +33,4 @@ def _traced(kind: str) -> Callable[..., Any]:
     return call
 
 
-collectives = collectives_of(
-    types.SimpleNamespace(
-        **{
-            kind: _traced(kind)
-            for kind in ("allreduce", "grouped_allreduce", "allgather", "broadcast", "reducescatter", "alltoall")
-        }
-    )
-)
+collectives = collectives_of(types.SimpleNamespace(**{kind: _traced(kind) for kind in KINDS}))

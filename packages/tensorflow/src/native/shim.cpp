@@ -148,6 +148,7 @@ struct Kernel {
   std::int64_t keeps_inputs = 0;  // results lie elsewhere: in an elastic job they may have to be made again
   std::int64_t what = kRank;
 
+  bool takes_splits() const { return collective == RINGCORE_ALLTOALL || collective == RINGCORE_SCATTER; }
   bool writes_to_outputs() const { return capi::writes_to_outputs(collective); }
 };
 
@@ -207,12 +208,12 @@ class NodeRun {
       request_.name += "#" + std::to_string(iteration % kIterations);
     }
     const int inputs = api.NumInputs(context_);
-    const int tensors = kernel_.collective == RINGCORE_ALLTOALL ? 1 : inputs - 1;
+    const int tensors = kernel_.takes_splits() ? 1 : inputs - 1;
     shapes_.reserve(tensors);
     const bool in_place = kernel_.collective == RINGCORE_ALLREDUCE && kernel_.keeps_inputs == 0;
     if (in_place && copy_to_registered(tensors)) return;
     for (int i = 0; i < tensors && status_.ok(); ++i) read_tensor(i);
-    if (kernel_.collective == RINGCORE_ALLTOALL && status_.ok()) read_splits(input(2));
+    if (decides_splits() && status_.ok()) read_splits(input(2));
   }
 
   void read_tensor(int index) {
@@ -287,19 +288,27 @@ class NodeRun {
         new std::shared_ptr<ringcore_memory>(std::move(owner))));
   }
 
+  // Of a scatter the root's splits count, and those of the others are not looked at.
+  bool decides_splits() const {
+    if (kernel_.collective != RINGCORE_SCATTER) return kernel_.takes_splits();
+    return engine->rank(static_cast<int>(kernel_.process_set)) == kernel_.root;
+  }
+
   void read_splits(const Reference& tensor) {
     const auto* rows = static_cast<const std::int64_t*>(api.TensorData(tensor.get()));
     request_.splits.assign(rows, rows + api.TensorByteSize(tensor.get()) / sizeof(std::int64_t));
     const auto negative =
         std::find_if(rows, rows + request_.splits.size(), [](std::int64_t count) { return count < 0; });
     if (negative == rows + request_.splits.size()) return;
-    status_.set(kInvalidArgument, "InvalidArgument: alltoall '" + request_.name +
-                                      "': splits are numbers of rows, not " + std::to_string(*negative));
+    status_.set(kInvalidArgument, std::string("InvalidArgument: ") +
+                                      (kernel_.collective == RINGCORE_ALLTOALL ? "alltoall" : "scatter") + " '" +
+                                      request_.name + "': splits are numbers of rows, not " +
+                                      std::to_string(*negative));
   }
 
   // It is this rank whose splits do not fit its rows; where there are none, these are divided evenly.
   bool has_wrong_splits() const {
-    if (kernel_.collective != RINGCORE_ALLTOALL) return false;
+    if (!decides_splits()) return false;
     const std::uint64_t rows = shapes_[0].empty() ? 1 : shapes_[0][0];
     const auto ranks = static_cast<std::size_t>(std::max(engine->size(static_cast<int>(kernel_.process_set)), 1));
     if (request_.splits.empty()) return rows % ranks != 0;
@@ -413,7 +422,7 @@ void* create(TF_OpKernelConstruction* construction) {
     read("priority", kernel->priority);
     read("keeps_inputs", kernel->keeps_inputs);
   }
-  if constexpr (kCollective == RINGCORE_BROADCAST) read("root", kernel->root);
+  if constexpr (kCollective == RINGCORE_BROADCAST || kCollective == RINGCORE_SCATTER) read("root", kernel->root);
   if constexpr (kCollective == kPlace) read("what", kernel->what);
   if (!status.ok()) api.OpKernelConstruction_Failure(construction, status);
   return kernel.release();
@@ -518,6 +527,12 @@ bool find_functions() {
                {"tensor: T", "splits: int64"},
                {"result: T", "rows: int64"},
                {one},
+               unknown_shapes});
+  register_op({"RingcoreScatter",
+               create<RINGCORE_SCATTER>,
+               {"tensor: T", "splits: int64"},
+               {"result: T", "rows: int64"},
+               {one, "root: int"},
                unknown_shapes});
   register_op({"RingcoreBarrier", create<RINGCORE_BARRIER>, {}, {}, {}, unknown_shapes});
   register_op({"RingcorePlace", create<kPlace>, {}, {"value: int32"}, {"what: int"}, unknown_shapes});

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import ringcore
 import tensorflow as tf
 from ringcore import Average, InvalidArgument, Sum, adapter
@@ -380,6 +381,13 @@ def _gradient_of_reducescatter(node: Any, *gradients: tf.Tensor) -> list[Any]:
     return [None, *results]
 
 
+def _as_splits(splits: Any) -> tf.Tensor:
+    wanted = tf.cast(tf.reshape(_EVEN_SPLITS if splits is None else splits, [-1]), tf.int64)
+    if splits is not None and wanted.shape[0] == 0:
+        raise InvalidArgument("there are no splits; pass one for each rank, or None to divide evenly")
+    return wanted
+
+
 @as_written
 def alltoall(
     tensor: Any,
@@ -399,9 +407,7 @@ def alltoall(
     """
     with _prepared("alltoall", name, process_set) as (text, mode):
         source = _as_tensor(tensor)
-        wanted = tf.cast(tf.reshape(_EVEN_SPLITS if splits is None else splits, [-1]), tf.int64)
-        if splits is not None and wanted.shape[0] == 0:
-            raise InvalidArgument("there are no splits; pass one for each rank, or None to divide evenly")
+        wanted = _as_splits(splits)
     result, rows = _start(ops.ringcore_alltoall, text, mode, process_set, source, wanted)
     if not tf.executing_eagerly() and source.shape.rank is not None:
         result.set_shape([None, *source.shape[1:]])
@@ -415,6 +421,125 @@ def _gradient_of_alltoall(node: Any, gradient: tf.Tensor, _: Any) -> list[Any]:
         process_set=node.get_attr("process_set"),
     )  # fmt: skip
     return [None, back, None]
+
+
+def _refuse_in_graph(verb: str, mode: Mode) -> None:
+    if mode is not Mode.EAGER:
+        raise InvalidArgument(
+            "one rank alone has its result, and a graph has the same results on all; call it outside of tf.function, or "
+            f"use all{verb}"
+        )
+
+
+@as_written
+def reduce(
+    tensor: Any,
+    root_rank: int,
+    *,
+    op: ReduceOp = Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor | None:
+    """Reduce a tensor over all ranks to one of them, in eager mode; gradients do not go through it.
+
+    Args:
+        tensor: See `allreduce`, as for the factors.
+        root_rank: Rank of the job that gets the result.
+        op: `Average` (floats only), `Sum`, `Min`, `Max`, `Product`; not `Adasum`.
+        name: Identifies the tensor on all ranks.
+        prescale_factor: Multiplied into the tensor before the reduction.
+        postscale_factor: Multiplied into the result.
+        process_set: The ranks that take part.
+
+    Returns:
+        A new tensor on the root; None elsewhere.
+
+    Raises:
+        InvalidArgument: It is called in a `tf.function`, or the root is no member of the process set.
+        MismatchError: Ranks named different roots, shapes, dtypes, ops or factors. On every rank.
+    """
+    with _prepared("reduce", name, process_set) as (text, mode):
+        _refuse_in_graph("reduce", mode)
+        array = np.asarray(_as_tensor(tensor).numpy())
+    result = ringcore.reduce(
+        array, root_rank, op=op, name=text, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+        process_set=process_set,
+    )  # fmt: skip
+    return None if result is None else tf.constant(result)
+
+
+@as_written
+def gather(
+    tensor: Any, root_rank: int = 0, *, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> tf.Tensor | None:
+    """Concatenate every rank's tensor along the first dimension, which may differ between ranks, on one of them.
+
+    In eager mode; gradients do not go through it.
+
+    Args:
+        tensor: Of one dtype on all ranks, and of one shape but for the first dimension.
+        root_rank: Rank of the job that gets the result.
+        name: Identifies the tensor on all ranks.
+        process_set: The ranks that take part.
+
+    Returns:
+        A new tensor on the root, with the rows in the order of the ranks; None elsewhere.
+
+    Raises:
+        InvalidArgument: It is called in a `tf.function`, or the root is no member of the process set.
+        MismatchError: Ranks named different roots, dtypes or other dimensions. On every rank.
+    """
+    with _prepared("gather", name, process_set) as (text, mode):
+        _refuse_in_graph("gather", mode)
+        array = np.asarray(_as_tensor(tensor).numpy())
+    result = ringcore.gather(array, root_rank, name=text, process_set=process_set)
+    return None if result is None else tf.constant(result)
+
+
+@as_written
+def scatter(
+    tensor: Any,
+    root_rank: int = 0,
+    splits: Any = None,
+    *,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor:
+    """Deal out the rows of one rank's tensor: each rank gets its own.
+
+    Gradients of the rows are the root's; those of the other ranks' tensors are zeros, and these ask for them, too.
+
+    Args:
+        tensor: On the root, all ranks' rows in the order of the ranks. Elsewhere any tensor of its dtype and of its
+            shape but for the first dimension: its values are not looked at.
+        root_rank: Rank of the job whose rows these are.
+        splits: On the root, how many rows each rank gets; without them all get as many. Elsewhere they do not count.
+        name: Identifies the tensor on all ranks.
+        process_set: The ranks that take part.
+
+    Raises:
+        MismatchError: Ranks named different roots, dtypes or other dimensions, or the splits do not fit the root's
+            tensor or the number of ranks. On every rank.
+    """
+    with _prepared("scatter", name, process_set) as (text, mode):
+        source, root, wanted = _as_tensor(tensor), root_index(root_rank, process_set), _as_splits(splits)
+    result, _ = _start(ops.ringcore_scatter, text, mode, process_set, source, wanted, root=root)
+    if not tf.executing_eagerly() and source.shape.rank is not None:
+        result.set_shape([None, *source.shape[1:]])
+    return result
+
+
+@gradient_of("RingcoreScatter")
+def _gradient_of_scatter(node: Any, gradient: tf.Tensor, _: Any) -> list[Any]:
+    process_set, source = node.get_attr("process_set"), node.inputs[1]
+    (rows,), _ = call(
+        ops.ringcore_allgather, key_of_gradient(node.inputs[0]), _mode_of_gradient(), [gradient],
+        process_set=process_set,
+    )  # fmt: skip
+    is_root = tf.equal(rank_op(process_set), node.get_attr("root"))
+    return [None, tf.cond(is_root, lambda: rows, lambda: tf.zeros_like(source)), None]
 
 
 @as_written
