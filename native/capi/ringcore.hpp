@@ -13,9 +13,10 @@
 
 namespace ringcore::capi {
 
-// Whether the results lie where the request says, in the shapes of the inputs. The engine allocates all others.
+// Whether the results lie where the request says, in the shapes of the inputs (of a reduce, on its root). The engine
+// allocates all others.
 inline bool writes_to_outputs(int collective) {
-  return collective == RINGCORE_ALLREDUCE || collective == RINGCORE_BROADCAST;
+  return collective == RINGCORE_ALLREDUCE || collective == RINGCORE_BROADCAST || collective == RINGCORE_REDUCE;
 }
 
 // A request, with the memory that it points to.
@@ -35,9 +36,8 @@ struct Request {
     request.name = name.data();
     request.name_bytes = name.size();
     request.inputs = inputs.data();
-    const bool has_rows = !output_rows.empty();
-    request.outputs = has_rows || writes_to_outputs(options.collective) ? outputs.data() : nullptr;
-    request.output_rows = has_rows ? output_rows.data() : nullptr;
+    request.outputs = outputs.empty() ? nullptr : outputs.data();
+    request.output_rows = output_rows.empty() ? nullptr : output_rows.data();
     request.count = inputs.size();
     request.splits = splits.data();
     request.split_count = splits.size();

@@ -28,6 +28,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "broadcast of the first": lambda x: ring.broadcast(x, 0),
     "reducescatter": lambda x: ring.reducescatter(x, op=ring.Average, prescale_factor=2.0),
     "grouped reducescatter": lambda x: tf.concat(ring.grouped_reducescatter([x, x[1:]], op=ring.Sum, **FACTORS), 0),
+    "scatter": lambda x: ring.scatter(x, ring.size() - 1, [1] * (ring.size() - 1) + [5 - ring.size() + 1]),
     "alltoall": lambda x: ring.alltoall(x, [1] * (ring.size() - 1) + [5 - ring.size() + 1])[0],
 }
 

@@ -25,7 +25,8 @@ def array(tensor: Any) -> np.ndarray:
 
 def _wait(result: Any) -> Any:
     for part in result if isinstance(result, list | tuple) else [result]:
-        part.wait_to_read()
+        if part is not None:  # of what one rank alone gets
+            part.wait_to_read()
     return result
 
 
@@ -49,6 +50,7 @@ def collectives_of() -> Any:
     )
     names = (
         "allreduce", "grouped_allreduce", "allgather", "grouped_allgather", "broadcast", "reducescatter", "alltoall",
+        "reduce", "gather", "scatter",
     )  # fmt: skip
     for name in (*names, "allreduce_", "grouped_allreduce_", "broadcast_"):
         call = getattr(ring, name)

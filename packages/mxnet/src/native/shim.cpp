@@ -128,6 +128,9 @@ const char* title_of(int collective) {
     case RINGCORE_ALLGATHER: return "ringcore.allgather";
     case RINGCORE_BROADCAST: return "ringcore.broadcast";
     case RINGCORE_REDUCESCATTER: return "ringcore.reducescatter";
+    case RINGCORE_REDUCE: return "ringcore.reduce";
+    case RINGCORE_GATHER: return "ringcore.gather";
+    case RINGCORE_SCATTER: return "ringcore.scatter";
     default: return "ringcore.alltoall";
   }
 }
@@ -199,7 +202,11 @@ class Task {
   }
 
  private:
-  bool in_place() const { return outputs_.empty(); }
+  // Elsewhere than on the root a reduce and a gather have no outputs, and change nothing.
+  bool in_place() const {
+    const int collective = request_.options.collective;
+    return outputs_.empty() && collective != RINGCORE_REDUCE && collective != RINGCORE_GATHER;
+  }
   const std::vector<Tensor>& targets() const { return in_place() ? inputs_ : outputs_; }
 
   static void run(void*, void* on_complete, void* self) {
@@ -296,7 +303,8 @@ extern "C" {
   return find_functions(path) ? 0 : 1;
 }
 
-// Gives MXNet's engine a collective of arrays; without outputs they are changed in place. Returns 0, or 1 if it was
+// Gives MXNet's engine a collective of arrays; without outputs they are changed in place, but for those of a
+// reduce or a gather elsewhere than on its root. Returns 0, or 1 if it was
 // refused, for the reason that ringcore_mxnet_error() tells.
 [[gnu::visibility("default")]] int ringcore_mxnet_push(int collective, const char* name, std::size_t name_bytes, int op,
                                                        int root, int process_set, int priority, double prescale,

@@ -1,7 +1,7 @@
 """The collectives on NDArrays, of `mx.nd` and of `mx.np`: tasks in MXNet's engine.
 
 They return before they have begun, as MXNet's operators do; whoever waits for their results raises what went wrong.
-Where a result's shape depends on the other ranks (allgather, alltoall), the call waits until all of them have told
+Where a result's shape depends on the other ranks (allgather, alltoall, gather, scatter), the call waits until all of them have told
 their numbers of rows, though not for the arrays themselves.
 """
 
@@ -31,8 +31,9 @@ from ringcore.adapter import (
 from ringcore_mxnet._shim import push
 from ringcore_mxnet.compression import Compression, Compressor
 
-_ALLREDUCE, _ALLGATHER, _BROADCAST, _REDUCESCATTER, _ALLTOALL = (
-    COLLECTIVE_CODES[name] for name in ("allreduce", "allgather", "broadcast", "reducescatter", "alltoall")
+_ALLREDUCE, _ALLGATHER, _BROADCAST, _REDUCESCATTER, _ALLTOALL, _REDUCE, _GATHER, _SCATTER = (
+    COLLECTIVE_CODES[name]
+    for name in ("allreduce", "allgather", "broadcast", "reducescatter", "alltoall", "reduce", "gather", "scatter")
 )
 
 
@@ -377,6 +378,156 @@ def _broadcast(
     )  # fmt: skip
 
 
+def reduce(
+    tensor: Any,
+    root_rank: int,
+    *,
+    op: ReduceOp = Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+    out: Any = None,
+) -> Any:
+    """Reduce an array over all ranks to one of them.
+
+    Args:
+        tensor: See `allreduce`, as for the factors.
+        root_rank: Rank of the job that gets the result.
+        op: `Average` (floats only), `Sum`, `Min`, `Max`, `Product`; not `Adasum`.
+        name: Identifies the tensor on all ranks.
+        prescale_factor: Multiplied into the tensor before the reduction.
+        postscale_factor: Multiplied into the result.
+        process_set: The ranks that take part.
+        priority: Larger is more urgent.
+        out: Where the result goes on the root: the tensor itself, if you like.
+
+    Returns:
+        A new array, or `out`, on the root; None elsewhere.
+
+    Raises:
+        InvalidArgument: The root is no member of the process set, or see `allreduce`.
+        MismatchError: Ranks named different roots, shapes, dtypes, ops or factors. On every rank: the root when it waits
+            for the result, the others in `mx.nd.waitall`.
+    """
+    name = name_or_next(name, "mxnet.reduce", process_set)
+    with refusing("reduce", name, process_set):
+        check_op(op)
+        if op is ReduceOp.ADASUM:
+            raise InvalidArgument("Adasum is an allreduce; use op=Sum or op=Average")
+        _check(tensor, op)
+        root = root_index(root_rank, process_set)
+        is_root = process_set.rank() == root
+        _check_places(_alone(out) if is_root else None, [tensor], has_own_rows=False)
+    results = [out if out is not None else _empty(_shape(tensor), tensor)] if is_root else []
+    push(
+        _REDUCE, name, [tensor], results, op=op, root=root, prescale=prescale_factor, postscale=postscale_factor,
+        process_set=process_set_id_of(process_set), priority=priority,
+    )  # fmt: skip
+    return results[0] if is_root else None
+
+
+def gather(
+    tensor: Any,
+    root_rank: int = 0,
+    *,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+    out: Any = None,
+) -> Any:
+    """Concatenate every rank's array along the first dimension, which may differ between ranks, on one of them.
+
+    Args:
+        tensor: See `allreduce`.
+        root_rank: Rank of the job that gets the result.
+        name: Identifies the tensor on all ranks.
+        process_set: The ranks that take part.
+        priority: Larger is more urgent.
+        out: Where the result goes on the root, of the tensor's dtype, with the rows of all ranks.
+
+    Returns:
+        A new array, or `out`, on the root, with the rows in the order of the ranks; None elsewhere.
+
+    Raises:
+        InvalidArgument: The root is no member of the process set.
+        MismatchError: Ranks named different roots, dtypes or other dimensions, or the root's `out` has not the rows that
+            come. On every rank: the root when it waits for the result, the others in `mx.nd.waitall`.
+    """
+    name = name_or_next(name, "mxnet.gather", process_set)
+    with refusing("gather", f"{name}.rows", process_set):
+        _check(tensor)
+        _require_rows(tensor)
+        root = root_index(root_rank, process_set)
+        is_root = process_set.rank() == root
+        _check_places(_alone(out) if is_root else None, [tensor], has_own_rows=True)
+    rows = sum(count for (count,) in _from_all([_shape(tensor)[0]], f"{name}.rows", process_set))
+    results = [out if out is not None else _empty((rows, *_shape(tensor)[1:]), tensor)] if is_root else []
+    push(
+        _GATHER, name, [tensor], results, root=root, process_set=process_set_id_of(process_set), priority=priority
+    )
+    return results[0] if is_root else None
+
+
+def scatter(
+    tensor: Any,
+    root_rank: int = 0,
+    splits: Any = None,
+    *,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+    out: Any = None,
+) -> Any:
+    """Deal out the rows of one rank's array: each rank gets its own.
+
+    Args:
+        tensor: On the root, all ranks' rows in the order of the ranks. Elsewhere any array of its dtype and of its shape
+            but for the first dimension: its values are not looked at.
+        root_rank: Rank of the job whose rows these are.
+        splits: On the root, how many rows each rank gets; none: all get as many. Elsewhere it is not looked at.
+        name: Identifies the tensor on all ranks.
+        process_set: The ranks that take part.
+        priority: Larger is more urgent.
+        out: Where this rank's rows go, of the tensor's dtype, and apart from it.
+
+    Raises:
+        InvalidArgument: The root is no member of the process set, or its splits do not fit its tensor or the number of
+            ranks. On every rank.
+        MismatchError: Ranks named different roots, dtypes or other dimensions, or an `out` has not the rows that come.
+            On every rank, when the result is waited for.
+    """
+    name = name_or_next(name, "mxnet.scatter", process_set)
+    with refusing("scatter", f"{name}.rows", process_set):
+        _check(tensor)
+        _require_rows(tensor)
+        root = root_index(root_rank, process_set)
+        _check_places(_alone(out), [tensor], has_own_rows=True)
+    index, members = process_set.rank(), process_set.size()
+    wanted = _as_splits(splits, _shape(tensor)[0], members) if index == root else [0] * members
+    # A root with wrong splits says so too: the others must not wait for it.
+    dealt = _from_all(wanted or [-1] * members, f"{name}.rows", process_set)[root]
+    if min(dealt) < 0:
+        raise InvalidArgument(
+            f"scatter '{name}': the splits of rank {root_rank} do not fit its tensor. Remedy: {_fitting(members)}"
+        )
+    result = out if out is not None else _empty((dealt[index], *_shape(tensor)[1:]), tensor)
+    push(
+        _SCATTER, name, [tensor], [result], root=root, process_set=process_set_id_of(process_set), priority=priority,
+        splits=wanted,
+    )  # fmt: skip
+    return result
+
+
+def _fitting(members: int) -> str:
+    """What splits are to be."""
+    return (
+        f"give one number of rows for each of the {members} ranks, which add up to the tensor's rows; without splits they "
+        "must divide evenly"
+    )
+
+
 def reducescatter(
     tensor: Any,
     *,
@@ -470,9 +621,8 @@ def alltoall(
     if wrong := [rank for rank, sent in zip(process_set.ranks, everybody, strict=True) if min(sent) < 0]:
         own = f"here {rows} rows, splits {'None' if splits is None else list(np.asarray(_as_numpy(splits)))}"
         raise InvalidArgument(
-            f"alltoall '{name}': the splits of rank {', '.join(map(str, wrong))} do not fit ({own}). Remedy: give one "
-            f"number of rows for each of the {members} ranks, which add up to the tensor's rows; without splits they "
-            "must divide evenly"
+            f"alltoall '{name}': the splits of rank {', '.join(map(str, wrong))} do not fit ({own}). Remedy: "
+            f"{_fitting(members)}"
         )
     received = [sent[index] for sent in everybody]
     result = out if out is not None else _empty((sum(received), *_shape(tensor)[1:]), tensor)

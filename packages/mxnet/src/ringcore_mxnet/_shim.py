@@ -53,15 +53,15 @@ def push(
         collective: Its code.
         name: The same on all ranks.
         inputs: Arrays that are read; changed in place where there are no outputs.
-        outputs: Arrays that are written.
+        outputs: Arrays that are written. Of a reduce or a gather, which change nothing in place: the root's.
         op: Code of the reduction.
-        root: Of a broadcast: its index in the process set.
+        root: Of a broadcast, reduce, gather or scatter: its index in the process set.
         process_set: The engine's number of it.
         priority: The larger, the sooner; on the CPU, and not over MPI, it overtakes what has begun.
         prescale: Multiplied into the inputs of a reduction.
         postscale: Multiplied into its results.
         compression: Of an allreduce: the engine's code of how it may be sent between hosts.
-        splits: Of an alltoall: rows for each rank.
+        splits: Of an alltoall, and of a scatter on its root: rows for each rank.
 
     Raises:
         RingcoreError: It was refused. What goes wrong later is raised by whoever waits for the arrays.
