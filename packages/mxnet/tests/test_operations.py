@@ -185,6 +185,7 @@ def test_arrays_that_differ_between_ranks() -> None:
     for function in (
         lambda: ring.allreduce(mx.nd.zeros((2 + me,)), name="shapes"),
         lambda: ring.allreduce_(mx.nd.zeros((2 + me,)), name="shapes").asnumpy(),
+        lambda: ring.reduce(mx.nd.zeros((2 + me,)), 0, name="shapes"),  # the others wait for everything
     ):
         with pytest.raises(ringcore.MismatchError, match=r"^'shapes' was submitted differently: rank 0:") as caught:
             function()
@@ -208,6 +209,7 @@ def test_arrays_and_arguments_that_are_refused() -> None:
         r"tostype\('default'\)": lambda: ring.allreduce(mx.nd.sparse.zeros("csr", (2, 2))),
         "pass a root_rank of the process set": lambda: ring.broadcast(mx.nd.zeros((2,)), 99),
         "give one number of rows for each": lambda: ring.alltoall(mx.nd.zeros((3,)), [1] * n + [7]),
+        "the splits of rank 0 do not fit its tensor": lambda: ring.scatter(mx.nd.zeros((3,)), 0, [1] * n + [7]),
         "must divide evenly": lambda: ring.alltoall(mx.nd.zeros((n + 1,))),
     }.items():
         with pytest.raises(Exception, match=told) as caught:

@@ -205,6 +205,11 @@ def tape_of_a_tape() -> Any:
     return ring.DistributedGradientTape(ring.DistributedGradientTape(tf.GradientTape()))
 
 
+def dealt(splits: list[int]) -> Any:
+    """Rank 0 alone is wrong; the others look at no splits."""
+    return ring.scatter(tf.zeros([3]), 0, splits, name="dealt")
+
+
 MISTAKES: dict[str, Callable[[], Any]] = {
     "convert the tensor to a float dtype": lambda: ring.allreduce(tf.constant([1, 2])),
     "complex128; convert it to one of uint8": lambda: ring.allreduce(tf.constant([1j])),
@@ -212,6 +217,8 @@ MISTAKES: dict[str, Callable[[], Any]] = {
     "pass a root_rank of the process set": lambda: ring.broadcast(tf.zeros([2]), 99),
     "give one split for each rank": lambda: ring.alltoall(tf.zeros([3]), [1] * ring.size() + [7]),
     "not -1": lambda: ring.alltoall(tf.zeros([3]), [-1] + [1] * (ring.size() - 1)),
+    "'dealt': splits are numbers of rows, not -2": lambda: dealt([-2] + [1] * (ring.size() - 1)),
+    "rank 0 gave .* splits|give one split": lambda: dealt([1] * ring.size() + [7]),
     "op=MAX has no gradient": gradient_of_max,
     "a tf.GradientTape is needed, not str": lambda: ring.DistributedGradientTape("tape"),
     "wrap it once": tape_of_a_tape,

@@ -202,10 +202,12 @@ class Task {
   }
 
  private:
-  // Elsewhere than on the root a reduce and a gather have no outputs, and change nothing.
-  bool in_place() const {
-    const int collective = request_.options.collective;
-    return outputs_.empty() && collective != RINGCORE_REDUCE && collective != RINGCORE_GATHER;
+  bool in_place() const { return outputs_.empty(); }
+  // Of a reduce only the root has a result. MXNet tells of errors to whoever waits for what a task writes: elsewhere that is
+  // an empty array, which the engine of ringcore is not told of.
+  bool has_results() const {
+    const ringcore_request& options = request_.options;
+    return options.collective != RINGCORE_REDUCE || engine->rank(options.process_set) == options.root;
   }
   const std::vector<Tensor>& targets() const { return in_place() ? inputs_ : outputs_; }
 
@@ -232,6 +234,7 @@ class Task {
     }
     for (Tensor& output : outputs_) output.locate(true);
     for (const Tensor& target : targets()) {
+      if (!has_results()) break;
       request_.outputs.push_back(target.data());
       if (!capi::writes_to_outputs(request_.options.collective)) request_.output_rows.push_back(target.rows());
     }
@@ -303,8 +306,7 @@ extern "C" {
   return find_functions(path) ? 0 : 1;
 }
 
-// Gives MXNet's engine a collective of arrays; without outputs they are changed in place, but for those of a
-// reduce or a gather elsewhere than on its root. Returns 0, or 1 if it was
+// Gives MXNet's engine a collective of arrays; without outputs they are changed in place. Returns 0, or 1 if it was
 // refused, for the reason that ringcore_mxnet_error() tells.
 [[gnu::visibility("default")]] int ringcore_mxnet_push(int collective, const char* name, std::size_t name_bytes, int op,
                                                        int root, int process_set, int priority, double prescale,

@@ -420,12 +420,13 @@ def reduce(
         root = root_index(root_rank, process_set)
         is_root = process_set.rank() == root
         _check_places(_alone(out) if is_root else None, [tensor], has_own_rows=False)
-    results = [out if out is not None else _empty(_shape(tensor), tensor)] if is_root else []
+    # Who has no result still hears of errors, in `mx.nd.waitall`: through an array that the task writes.
+    result = _empty((0,), tensor) if not is_root else out if out is not None else _empty(_shape(tensor), tensor)
     push(
-        _REDUCE, name, [tensor], results, op=op, root=root, prescale=prescale_factor, postscale=postscale_factor,
+        _REDUCE, name, [tensor], [result], op=op, root=root, prescale=prescale_factor, postscale=postscale_factor,
         process_set=process_set_id_of(process_set), priority=priority,
     )  # fmt: skip
-    return results[0] if is_root else None
+    return result if is_root else None
 
 
 def gather(
@@ -463,11 +464,13 @@ def gather(
         is_root = process_set.rank() == root
         _check_places(_alone(out) if is_root else None, [tensor], has_own_rows=True)
     rows = sum(count for (count,) in _from_all([_shape(tensor)[0]], f"{name}.rows", process_set))
-    results = [out if out is not None else _empty((rows, *_shape(tensor)[1:]), tensor)] if is_root else []
+    if not is_root:
+        rows, out = 0, None
+    result = out if out is not None else _empty((rows, *_shape(tensor)[1:]), tensor)
     push(
-        _GATHER, name, [tensor], results, root=root, process_set=process_set_id_of(process_set), priority=priority
+        _GATHER, name, [tensor], [result], root=root, process_set=process_set_id_of(process_set), priority=priority
     )
-    return results[0] if is_root else None
+    return result if is_root else None
 
 
 def scatter(

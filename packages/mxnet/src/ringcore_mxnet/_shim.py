@@ -53,7 +53,7 @@ def push(
         collective: Its code.
         name: The same on all ranks.
         inputs: Arrays that are read; changed in place where there are no outputs.
-        outputs: Arrays that are written. Of a reduce or a gather, which change nothing in place: the root's.
+        outputs: Arrays that are written. Elsewhere than on the root of a reduce or a gather, an empty one.
         op: Code of the reduction.
         root: Of a broadcast, reduce, gather or scatter: its index in the process set.
         process_set: The engine's number of it.
