@@ -300,10 +300,13 @@ class NodeRun {
     const auto negative =
         std::find_if(rows, rows + request_.splits.size(), [](std::int64_t count) { return count < 0; });
     if (negative == rows + request_.splits.size()) return;
-    status_.set(kInvalidArgument, std::string("InvalidArgument: ") +
-                                      (kernel_.collective == RINGCORE_ALLTOALL ? "alltoall" : "scatter") + " '" +
-                                      request_.name + "': splits are numbers of rows, not " +
-                                      std::to_string(*negative));
+    refusal_ = std::string("InvalidArgument: ") + (kernel_.collective == RINGCORE_ALLTOALL ? "alltoall" : "scatter") +
+               " '" + request_.name + "': splits are numbers of rows, not " + std::to_string(*negative);
+    // The others, who wait for this rank, are told by the engine: of more rows than there are.
+    const std::uint64_t too_many = (shapes_[0].empty() ? 1 : shapes_[0][0]) + 1;
+    std::replace_if(
+        request_.splits.begin(), request_.splits.end(),
+        [](std::uint64_t count) { return static_cast<std::int64_t>(count) < 0; }, too_many);
   }
 
   // It is this rank whose splits do not fit its rows; where there are none, these are divided evenly.
@@ -337,7 +340,8 @@ class NodeRun {
 
   void finish(ringcore_operation* ended) {
     if (const auto [error, message] = capi::outcome_of(*engine, ended); error != RINGCORE_OK) {
-      status_.set(error == RINGCORE_MISMATCH && has_wrong_splits() ? kInvalidArgument : code_of(error), message);
+      status_.set(error == RINGCORE_MISMATCH && has_wrong_splits() ? kInvalidArgument : code_of(error),
+                  refusal_.empty() ? message : refusal_);
     } else if (kernel_.collective == RINGCORE_JOIN) {
       const std::int32_t last = engine->last_joined(ended);
       allocate(0, kInt32, {}, &last, sizeof(last));
@@ -393,6 +397,7 @@ class NodeRun {
   std::function<void()> done_;
   Status status_;
   capi::Request request_;
+  std::string refusal_;  // what is wrong with this rank's splits, where the engine cannot say it
   std::vector<Reference> tensors_;  // what the engine reads and writes
   std::vector<std::vector<std::uint64_t>> shapes_;
   std::vector<int> types_;

@@ -539,7 +539,9 @@ def _gradient_of_scatter(node: Any, gradient: tf.Tensor, _: Any) -> list[Any]:
         process_set=process_set,
     )  # fmt: skip
     is_root = tf.equal(rank_op(process_set), node.get_attr("root"))
-    return [None, tf.cond(is_root, lambda: rows, lambda: tf.zeros_like(source)), None]
+    # Zeros elsewhere, of other shapes, and made of the rows all the same: second gradients go through them on all ranks.
+    chosen = tf.where(is_root, rows, tf.zeros_like(rows))
+    return [None, tf.concat([chosen, tf.zeros_like(source)], 0)[: tf.shape(source)[0]], None]
 
 
 @as_written
