@@ -94,9 +94,10 @@ typedef struct {
   void* stream;   /* CUstream, in which the inputs are made and the results are used */
   int32_t owns_gaps; /* 1: what lies between the outputs is nobody else's: tensors at the next multiple of 64 bytes
                       * behind the one before, in memory of `allocate`, are reduced as one */
-  const uint64_t* output_rows; /* of allgather, alltoall, reducescatter: the first dimension of each output. Where it is
-                                * not that of the result, the operation fails, on every rank, and nothing is written */
-  int32_t compression;         /* of an allreduce: how it may be sent between hosts; the same on all ranks */
+  const uint64_t* output_rows; /* of allgather, alltoall, gather, scatter, reducescatter: the first dimension of each
+                                * output. Where it is not that of the result, the operation fails, on every rank, and
+                                * nothing is written */
+  int32_t compression; /* of an allreduce: how it may be sent between hosts; the same on all ranks */
 } ringcore_request;
 
 /* An operation that has ended. */

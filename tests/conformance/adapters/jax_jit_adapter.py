@@ -22,15 +22,11 @@ def _compiled(verb):
     return run
 
 
+_IN_PROGRAMS = ("allreduce", "grouped_allreduce", "broadcast", "reducescatter", "reduce", "gather", "scatter")
 _ON_ARRAYS = {name: getattr(ring, name) for name in ring.__all__}
 collectives = SimpleNamespace(
     **{
         **_ON_ARRAYS,
-        **{
-            name: _compiled(_ON_ARRAYS[name])
-            for name in (
-                "allreduce", "grouped_allreduce", "broadcast", "reducescatter", "reduce", "gather", "scatter",
-            )  # fmt: skip
-        },
+        **{name: _compiled(_ON_ARRAYS[name]) for name in _IN_PROGRAMS},
     }
 )

@@ -398,7 +398,7 @@ def broadcast_async(
 def _refuse_traced(verb: str, tensor: Any, name: str | None) -> None:
     if _is_traced([tensor]):
         raise InvalidArgument(
-            f"{title_of(verb, name)}: one rank alone has its result, and a compiled program has the same results on all; "
+            f"{title_of(verb, name)}: one rank alone has its result, and a compiled program has the same ones on all; "
             f"call it outside jit and grad, or use all{verb}"
         )
 

@@ -1,8 +1,8 @@
 """The collectives on NDArrays, of `mx.nd` and of `mx.np`: tasks in MXNet's engine.
 
 They return before they have begun, as MXNet's operators do; whoever waits for their results raises what went wrong.
-Where a result's shape depends on the other ranks (allgather, alltoall, gather, scatter), the call waits until all of them have told
-their numbers of rows, though not for the arrays themselves.
+Where a result's shape depends on the other ranks (allgather, alltoall, gather, scatter), the call waits until all of
+them have told their numbers of rows, though not for the arrays themselves.
 """
 
 from __future__ import annotations
@@ -408,8 +408,8 @@ def reduce(
 
     Raises:
         InvalidArgument: The root is no member of the process set, or see `allreduce`.
-        MismatchError: Ranks named different roots, shapes, dtypes, ops or factors. On every rank: the root when it waits
-            for the result, the others in `mx.nd.waitall`.
+        MismatchError: Ranks named different roots, shapes, dtypes, ops or factors. On every rank: the root when it
+            waits for the result, the others in `mx.nd.waitall`.
     """
     name = name_or_next(name, "mxnet.reduce", process_set)
     with refusing("reduce", name, process_set):
@@ -453,8 +453,8 @@ def gather(
 
     Raises:
         InvalidArgument: The root is no member of the process set.
-        MismatchError: Ranks named different roots, dtypes or other dimensions, or the root's `out` has not the rows that
-            come. On every rank: the root when it waits for the result, the others in `mx.nd.waitall`.
+        MismatchError: Ranks named different roots, dtypes or other dimensions, or the root's `out` has not the rows
+            that come. On every rank: the root when it waits for the result, the others in `mx.nd.waitall`.
     """
     name = name_or_next(name, "mxnet.gather", process_set)
     with refusing("gather", f"{name}.rows", process_set):
@@ -467,9 +467,7 @@ def gather(
     if not is_root:
         rows, out = 0, None
     result = out if out is not None else _empty((rows, *_shape(tensor)[1:]), tensor)
-    push(
-        _GATHER, name, [tensor], [result], root=root, process_set=process_set_id_of(process_set), priority=priority
-    )
+    push(_GATHER, name, [tensor], [result], root=root, process_set=process_set_id_of(process_set), priority=priority)
     return result if is_root else None
 
 
@@ -486,8 +484,8 @@ def scatter(
     """Deal out the rows of one rank's array: each rank gets its own.
 
     Args:
-        tensor: On the root, all ranks' rows in the order of the ranks. Elsewhere any array of its dtype and of its shape
-            but for the first dimension: its values are not looked at.
+        tensor: On the root, all ranks' rows in the order of the ranks. Elsewhere any array of its dtype and of its
+            shape but for the first dimension: its values are not looked at.
         root_rank: Rank of the job whose rows these are.
         splits: On the root, how many rows each rank gets; none: all get as many. Elsewhere it is not looked at.
         name: Identifies the tensor on all ranks.
@@ -526,8 +524,8 @@ def scatter(
 def _fitting(members: int) -> str:
     """What splits are to be."""
     return (
-        f"give one number of rows for each of the {members} ranks, which add up to the tensor's rows; without splits they "
-        "must divide evenly"
+        f"give one number of rows for each of the {members} ranks, which add up to the tensor's rows; without splits "
+        "they must divide evenly"
     )
 
 

@@ -426,7 +426,7 @@ def _gradient_of_alltoall(node: Any, gradient: tf.Tensor, _: Any) -> list[Any]:
 def _refuse_in_graph(verb: str, mode: Mode) -> None:
     if mode is not Mode.EAGER:
         raise InvalidArgument(
-            "one rank alone has its result, and a graph has the same results on all; call it outside of tf.function, or "
+            "one rank alone has its result, and a graph has the same ones on all; call it outside of tf.function, or "
             f"use all{verb}"
         )
 
@@ -539,7 +539,7 @@ def _gradient_of_scatter(node: Any, gradient: tf.Tensor, _: Any) -> list[Any]:
         process_set=process_set,
     )  # fmt: skip
     is_root = tf.equal(rank_op(process_set), node.get_attr("root"))
-    # Zeros elsewhere, of other shapes, and made of the rows all the same: second gradients go through them on all ranks.
+    # Zeros elsewhere, of other shapes, and made of the rows all the same: second gradients go through them there, too.
     chosen = tf.where(is_root, rows, tf.zeros_like(rows))
     return [None, tf.concat([chosen, tf.zeros_like(source)], 0)[: tf.shape(source)[0]], None]
 
