@@ -265,8 +265,8 @@ def scatter(adapter: Adapter, checks: Checks) -> None:
 def scatter_of_as_many_rows(adapter: Adapter, checks: Checks) -> None:
     """Without splits, and with an array of the same shape on every rank, as programs need it."""
     me, size, c = ringcore.rank(), ringcore.size(), adapter.collectives
-    for dtype, rows, root in itertools.product(adapter.dtypes, (0, 3, 1000), range(size)):
-        parts = _parts((rows * size, 2), dtype)
+    for dtype, rows, root in itertools.product(adapter.dtypes, (0, 3, 1001), range(size)):
+        parts = _parts((rows * size, 3), dtype)
         result = c.scatter(adapter.tensor(parts[me]), root)
         expected = parts[root][rows * me : rows * (me + 1)]
         checks.equal(f"scatter of {rows} rows of {dtype} from {root}", adapter.array(result), expected, common=False)

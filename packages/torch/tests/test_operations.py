@@ -149,6 +149,8 @@ def test_tensors_that_cannot_be_reduced() -> None:
 
     with refused("float32"):
         ring.allreduce(torch.ones(3, dtype=torch.complex64))
+    with refused("float32"):
+        ring.reduce(torch.ones(3, dtype=torch.complex64), 0)
     with refused("meta"):
         ring.allreduce(torch.ones(3, device="meta"))
     with refused("a tensor of PyTorch is needed, not list"):
