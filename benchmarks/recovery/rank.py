@@ -47,7 +47,7 @@ def training():
 
         def __init__(self) -> None:
             super().__init__()
-            self.parts = torch.nn.ParameterList([torch.zeros(elements) for _ in range(TENSORS)])
+            self.parts = torch.nn.ParameterList([torch.ones(elements) for _ in range(TENSORS)])
             if "state" in sys.argv:  # With these and what the optimizer keeps 400 MB.
                 self.register_buffer("kept", torch.zeros(100_000_000 - 2 * TENSORS * ELEMENTS))
 

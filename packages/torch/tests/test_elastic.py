@@ -22,6 +22,10 @@ import torch
 import ringcore_torch as ring
 from ringcore_torch import elastic
 
+def count_touched():
+    context = ringcore.job.state.context()
+    return len(context.touched_for_state) + len(context.touched_for_step)
+
 started_as = int(os.environ["RANK"])
 is_new = os.path.exists("killed")
 ring.init()
@@ -31,14 +35,14 @@ model = torch.nn.Linear(4, 2)
 model.register_buffer("own", torch.zeros(()))  # As what batch norm has seen, on each rank something else.
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 optimizer = ring.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-touched = len(ringcore.job.state.context().touched)
+touched = count_touched()
 
 @elastic.run
 def train(state):
     engine = ringcore.job.state.context().began  # Another one after each meeting of all ranks.
     begun = {"pid": os.getpid(), "engine": engine, "size": ring.size(), "step": state.step, "weights": weights()}
     begun["rank"], begun["own"] = ring.rank(), model.own.item()
-    begun["touched"] = touched, len(ringcore.job.state.context().touched)
+    begun["touched"] = touched, count_touched()
     tell("begin", begun)
     model.own.fill_(1 + ring.rank())
     last = state.step + 3 if os.path.exists("killed") and ring.size() == 3 else None
@@ -109,7 +113,7 @@ def test_two_ranks_go_on_without_the_third_and_take_another_in(wrapped: str, dev
         assert all(line["weights"] == lines[0]["weights"] for line in lines), "all have those of rank 0"
     if wrapped == AVERAGES:  # between two meetings each rank has gradients of its own
         assert all(line["momentum"] == ended[0]["momentum"] for line in ended)
-        # The memory of a newcomer's first step is free before that begins, and the others touch none.
+        # The memory of a newcomer's state and first step is free before that begins, and the others touch none.
         assert {(line["touched"][0] > 0, line["touched"][1]) for line in begun} == {(False, 0), (True, 0)}
     assert len({line["pid"] for line in ended}) == 3 and len({line["pid"] for line in begun}) == 4
 

@@ -89,11 +89,12 @@ def _give(state: State) -> None:
     If a rank is lost soon after, all go back to what rank 0 has saved, so nobody has to save it here.
     """
     ranks = check_alike(state)
+    context().touched_for_state.clear()
     if len(ranks) == context().size:
         state.sync()
     else:
         _give_among(ranks, state)
-    context().touched.clear()  # The state has memory of its own: this is for the first step.
+    context().touched_for_step.clear()  # Not before: the state has memory of its own.
 
 
 def _give_among(ranks: Sequence[int], state: State) -> None:

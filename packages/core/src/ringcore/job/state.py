@@ -78,7 +78,9 @@ class Context:
     told: ToldNetwork | None = None  # what lies between the hosts
     arriving: set[int] = field(default_factory=set)  # The places of those who were met, and are no members yet.
     is_newcomer: bool = False  # This process is no member yet, and counts as if it were the last.
-    touched: list[bytes] = field(default_factory=list)  # memory that a newcomer keeps for its first step
+    # Memory that a newcomer has touched while nobody waited for it: for the state that it is given, and its first step.
+    touched_for_state: list[bytes] = field(default_factory=list)
+    touched_for_step: list[bytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.members = list(range(self.size))
