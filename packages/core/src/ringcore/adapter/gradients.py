@@ -157,9 +157,9 @@ def keep_freed_memory(gradient_bytes: int = 0) -> None:
         _kept_bytes = wanted
         _native.keep_freed_memory(_LARGEST_BLOCK_BYTES, wanted)
         if gradient_bytes > 0 and is_initialized() and context().is_newcomer:
-            # Nobody waits for this rank yet; the first touch of the memory would be a part of its first step, and of what
-            # it is given before. One block more than the gradients, which are in other blocks; of the state as many as
-            # Adam keeps, below those of the step: what is freed at the top of the heap goes back to the system.
+            # Nobody waits for this rank yet; the first touch of the memory would be a part of its first step, and of
+            # what it is given before. One block more than the gradients, which are in other blocks; of the state as
+            # many as Adam keeps, below those of the step: what is freed at the top of the heap goes back to the system.
             blocks = min(gradient_bytes, wanted) // _TOUCHED_BLOCK_BYTES + 2
             context().touched_for_state = [b"\1" * _TOUCHED_BLOCK_BYTES for _ in range(2 * blocks)]
             context().touched_for_step = [b"\1" * _TOUCHED_BLOCK_BYTES for _ in range(blocks)]
