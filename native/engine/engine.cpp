@@ -149,6 +149,7 @@ void Engine::apply(ProcessSet& set, Decision& decision) {
       const auto found = set.operations.find(decision.release.name_hash);
       const bool own = !set.serves() && decision.release.of(static_cast<std::size_t>(set.self)).present;
       const std::uint64_t number = set.released++;
+      if (set.joining()) set.join->excused_until = clock_.now();
       if (own && elastic_ != nullptr && found != set.operations.end()) {
         note_released(set);
         found->second->number = number;

@@ -410,9 +410,11 @@ class Engine {
   void beat(Peer& peer, Nanoseconds now, bool awaited);
   void send_heartbeat(Peer& peer, bool asks);
   std::string describe_withheld(const std::vector<Rank>& ranks) const;
-  bool is_excused(const ProcessSet& set, const Operation& operation) const;
+  bool is_excused(const ProcessSet& set, const std::vector<Rank>& missing) const;
   void check_stall(ProcessSet& set, Operation& operation, Nanoseconds now);
-  void report_stall(ProcessSet& set, const Operation& operation, Nanoseconds waited);
+  void check_join(ProcessSet& set, Nanoseconds now);
+  void report_stall(const Operation& operation, Nanoseconds waited, const std::string& why,
+                    const std::vector<Rank>& missing);
   void lose(Peer& peer, const std::string& why);
   void suffer_from(const Blame& blame);
   void give_up_carrier(const Error& error);

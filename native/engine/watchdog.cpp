@@ -256,6 +256,7 @@ void Engine::check_stalls(ProcessSet& set, Nanoseconds now) {
     check_stall(set, *operation, now);
     if (failure_ != nullptr) return;
   }
+  if (set.joining()) check_join(set, now);
   if (eager_.set != &set || eager_.operation == nullptr) return;
   // The short cut is over before a clock is worth asking; what is still under way is as old as the first look at it.
   if (eager_.operation->submitted_at == 0) eager_.operation->submitted_at = now;
@@ -343,9 +344,8 @@ std::string Engine::who_submitted(const ProcessSet& set, const Operation& operat
   return list_ranks(missing) + " did not submit it" + (present.empty() ? "" : "; " + list_ranks(present) + " did");
 }
 
-bool Engine::is_excused(const ProcessSet& set, const Operation& operation) const {
+bool Engine::is_excused(const ProcessSet& set, const std::vector<Rank>& missing) const {
   if (elastic_ == nullptr || elastic_->excused.empty() || set.id != kWorld) return false;
-  const std::vector<Rank> missing = set.negotiation.missing(operation.name_hash);
   return std::ranges::all_of(
       missing, [&](Rank rank) { return std::ranges::find(elastic_->excused, rank) != elastic_->excused.end(); });
 }
@@ -361,13 +361,16 @@ void Engine::check_stall(ProcessSet& set, Operation& operation, Nanoseconds now)
     }
     return;
   }
-  if (waited > std::min(settings_.stall_warning, settings_.timeout) && is_excused(set, operation)) {
+  if (waited > std::min(settings_.stall_warning, settings_.timeout) &&
+      is_excused(set, set.negotiation.missing(operation.name_hash))) {
     operation.excused_until = now;
     return;
   }
   if (settings_.stall_warning > 0 && waited > settings_.stall_warning && !operation.stall_reported) {
     operation.stall_reported = true;
-    if (set.negotiation.is_first_to_wait(operation.name_hash)) report_stall(set, operation, waited);
+    if (set.negotiation.is_first_to_wait(operation.name_hash)) {
+      report_stall(operation, waited, who_submitted(set, operation), set.negotiation.missing(operation.name_hash));
+    }
   }
   if (waited > settings_.timeout && !operation.cancel_sent && !set.joining()) {
     cancel(set, operation, 0,
@@ -378,12 +381,35 @@ void Engine::check_stall(ProcessSet& set, Operation& operation, Nanoseconds now)
   }
 }
 
-void Engine::report_stall(ProcessSet& set, const Operation& operation, Nanoseconds waited) {
-  warnings_.push_back(title(operation) + " has waited for " + std::to_string(waited / kMillisecond) +
-                      " ms: " + who_submitted(set, operation) +
+// Who has joined waits while the others go on, however long they take for all of it.
+void Engine::check_join(ProcessSet& set, Nanoseconds now) {
+  Operation& join = *set.join;
+  const std::vector<Rank> missing = set.negotiation.not_joining();
+  if (!set.schedule.idle() || is_excused(set, missing)) join.excused_until = now;
+  const Nanoseconds waited = now - std::max(join.submitted_at, join.excused_until);
+  if (missing.empty()) return;
+  const std::string why = list_ranks(missing) + " did not join, and nothing else was submitted by all who have not";
+  if (settings_.stall_warning > 0 && waited > settings_.stall_warning && !join.stall_reported) {
+    join.stall_reported = true;
+    const std::vector<Rank>& members = set.negotiation.members();
+    const auto joined =
+        std::ranges::find_if(members, [&](Rank member) { return std::ranges::find(missing, member) == missing.end(); });
+    if (*joined == rank()) report_stall(join, waited, why, missing);
+  }
+  if (waited <= settings_.timeout) return;
+  fail(std::make_shared<const Error>(
+      ErrorKind::kTimeout,
+      title(join) + ": " + why + ", for " + std::to_string(settings_.timeout / kMillisecond) +
+          " ms. Remedy: let every rank call join() at its end (look at the reported stacks), or raise "
+          "RINGCORE_TIMEOUT_S if a rank may be that slow."));
+}
+
+void Engine::report_stall(const Operation& operation, Nanoseconds waited, const std::string& why,
+                          const std::vector<Rank>& missing) {
+  warnings_.push_back(title(operation) + " has waited for " + std::to_string(waited / kMillisecond) + " ms: " + why +
                       ". It fails after RINGCORE_TIMEOUT_S = " + in_seconds(settings_.timeout) + ".");
   int asked = 0;
-  for (const Rank rank : set.negotiation.missing(operation.name_hash)) {
+  for (const Rank rank : missing) {
     Peer* peer = membership_.peer(rank);
     if (peer == nullptr) continue;
     if (++asked > kMostAsked) return;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine_fixtures.hpp"
+#include "sim_job.hpp"
 
 using namespace ringcore;
 using namespace ringcore::testing;
@@ -77,6 +78,42 @@ TEST_CASE("who waits in a join for a rank that leaves is told that it has not jo
     CHECK(told.starts_with("join: rank 1 has left"));
     CHECK(told.find("submit") == std::string::npos);
   });
+}
+
+TEST_CASE("who waits in a join for a rank that does nothing is told so, and not for ever") {
+  SimJob job(3, {}, 16, {}, [](engine::EngineConfig&, engine::EngineSettings& settings) {
+    settings.stall_warning = SimJob::kTimeout / 2;
+  });
+  std::shared_ptr<engine::Operation> joins[2];
+  for (Rank rank = 0; rank < 2; ++rank) {
+    joins[rank] = std::make_shared<engine::Operation>();
+    joins[rank]->join = true;
+    job.submit(rank, joins[rank]);
+  }
+  // While rank 2 trains on they have patience, however long that is.
+  std::vector<float> data(4, 1.0F);
+  for (int step = 0; step < 4; ++step) {
+    const auto operation = job.allreduce("x", data);
+    job.submit(2, operation);
+    REQUIRE(job.run_until([&] { return operation->done(); }));
+    CHECK(operation->error == nullptr);
+    const Nanoseconds begin = job.now();
+    CHECK(job.run_until([&] { return job.now() - begin > SimJob::kTimeout * 3 / 4; }));
+    CHECK(!joins[0]->done());
+  }
+  const std::vector<std::string> warnings = job.engine(0).take_warnings();
+  REQUIRE(warnings.size() == 1);
+  CHECK_MESSAGE(warnings[0].find("join has waited for") != std::string::npos, warnings[0]);
+  CHECK_MESSAGE(warnings[0].find("rank 2 did not join") != std::string::npos, warnings[0]);
+  CHECK(job.engine(1).take_warnings().empty());
+  const Nanoseconds begin = job.now();
+  REQUIRE(job.run_until([&] { return joins[0]->done() && joins[1]->done(); }));
+  CHECK(job.now() - begin < SimJob::kTimeout);
+  REQUIRE(joins[0]->error != nullptr);
+  CHECK(joins[0]->error->kind() == ErrorKind::kTimeout);
+  const std::string told = joins[0]->error->what();
+  CHECK_MESSAGE(told.find("join: rank 2 did not join") != std::string::npos, told);
+  CHECK_MESSAGE(told.find("RINGCORE_TIMEOUT_S") != std::string::npos, told);
 }
 
 TEST_CASE("a rank that leaves fails what needs it, with its reason") {
