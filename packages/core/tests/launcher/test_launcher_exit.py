@@ -57,6 +57,31 @@ def test_the_summary_ends_in_the_traceback_and_has_at_most_fifteen_lines(ringrun
     assert any("lines left out" in line for line in lines)
 
 
+def test_a_long_way_through_ringcore_leaves_the_frame_of_the_script(ringrun: Ringrun, script: Script) -> None:
+    # As with torch: the script calls ringcore, which is many frames deep, and a library that it uses raises.
+    package = ringrun.directory / "site-packages" / "ringcore_torch"
+    package.mkdir(parents=True)
+    (package / "verbs.py").write_text(
+        "import json\ndef verb(n):\n    if n == 0:\n        json.loads('{')\n    other(n)\n"
+        "def other(n):\n    verb(n - 1)\n"
+    )
+    text = """
+        sys.path.insert(0, "site-packages/ringcore_torch")
+        import verbs
+        def step(): verbs.verb(12)  # the step of the script
+        if rank: step()
+        time.sleep(600)
+    """
+    lines = summary_of(ringrun("-np", "2", script(text)).stderr)
+    Path(lines[1].rpartition(" ")[2]).unlink()
+    assert len(lines) <= 15
+    assert lines[2] == "Traceback (most recent call last):"
+    assert any("script.py" in line and line.endswith("in step") for line in lines), lines
+    assert "    def step(): verbs.verb(12)  # the step of the script" in lines
+    assert any("lines left out" in line for line in lines)
+    assert lines[-1].startswith("json.decoder.JSONDecodeError: Expecting property name")
+
+
 @pytest.mark.parametrize("ranks", [2, 8, 64])
 def test_an_error_of_all_ranks_is_told_once(ringrun: Ringrun, script: Script, ranks: int) -> None:
     # Each waits until the others fail as well, and takes its time when it is told to end.

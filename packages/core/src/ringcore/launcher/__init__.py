@@ -15,6 +15,7 @@ The modules, from the bottom up:
     _output      what ranks print: lines, prefixes, colours, log files
     _placed      the launcher's end of the connections of agents that a scheduler has started
     _last_words  holds back what ranks print when they fail
+    _cut         what of a traceback is left in it
     _summary     which rank failed first, and why
     _supervisor  the whole job: start, signals, failure, exit code
     main         the command

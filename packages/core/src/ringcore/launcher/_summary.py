@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Sequence
 
+from ringcore.launcher import _cut
 from ringcore.launcher._job import RankExit
 
 LIMIT_LINES = 15
@@ -107,7 +108,7 @@ class Summary:
     @property
     def is_whole(self) -> bool:
         """Whether nothing is left out of what the ranks have said."""
-        return len(_reason(self.cause)) <= self._room and all(same for same, *_ in self._others())
+        return not _cut.is_cut(_reason(self.cause), self._room) and all(same for same, *_ in self._others())
 
     @property
     def _room(self) -> int:
@@ -122,7 +123,7 @@ class Summary:
         lines = [f"{cause} {how(self.cause)} after {self.seconds:.1f} s{ended}", *self._lines_of_others()]
         if self.log is not None:
             lines.append(f"ringrun: all of it is in {self.log}")
-        return lines + _shorten(_reason(self.cause), self._room)
+        return lines + _cut.shorten(_reason(self.cause), self._room)
 
     def _ended(self) -> bool:
         by_themselves = {failure.rank for failure in self.failures if not failure.by_launcher}
@@ -207,15 +208,6 @@ def _recorded_traceback(text: str | None) -> list[str]:
         return str(stack or message["message"]).strip().splitlines()
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return [line for line in text.splitlines() if line.strip()][-5:]
-
-
-def _shorten(lines: list[str], limit: int) -> list[str]:
-    if len(lines) <= limit:
-        return lines
-    lines = [line for line in lines if line.strip("~^ ")]  # without what points at parts of the line before
-    if len(lines) <= limit:
-        return lines
-    return [lines[0], f"  ... {len(lines) - limit + 2} lines left out", *lines[2 - limit :]]
 
 
 def error_file_text(failure: Failure) -> str:
