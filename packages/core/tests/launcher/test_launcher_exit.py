@@ -147,6 +147,30 @@ def test_a_traceback_of_a_rank_that_goes_on_is_shown(ringrun: Ringrun, script: S
         assert process.wait(60) == 0
 
 
+def test_a_traceback_that_was_shown_meanwhile_is_not_told_again(ringrun: Ringrun, script: Script) -> None:
+    # As torch does under load, the rank takes long to end: until its traceback is shown as one of a rank that goes on.
+    name = script(
+        """
+        import atexit
+        def wait_until_shown():
+            while not os.path.exists("seen"): time.sleep(0.01)
+        atexit.register(wait_until_shown)
+        if rank == 1: raise ValueError("boom")
+        """
+    )
+    with ringrun.started("-np", "2", name) as process:
+        assert process.stderr is not None
+        lines = []
+        while "ValueError: boom" not in "".join(lines):
+            lines.append(process.stderr.readline())
+            assert lines[-1], "it ended"
+        (ringrun.directory / "seen").touch()
+        summary = process.stderr.read().splitlines()
+    assert process.returncode == 1
+    assert summary[0].startswith("ringrun: rank 1 of 2 on localhost failed with exit code 1")
+    assert summary[1:] == ["ringrun: its traceback stands above, behind [1]<stderr>", "ValueError: boom"]
+
+
 def test_a_traceback_that_torch_has_marked_with_the_rank_is_one(ringrun: Ringrun, script: Script) -> None:
     # torch.distributed's exception hook puts this before each line.
     text = """

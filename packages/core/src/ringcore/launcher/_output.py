@@ -164,6 +164,10 @@ class Output:
         """By rank, the last words that are held back from the console."""
         return list(self._last_words.all())
 
+    def has_shown(self, rank: int) -> bool:
+        """Whether all that a rank wrote to its standard error is on the console."""
+        return self._options.shows(rank, Kind.STDERR) and not self._last_words.holds(rank)
+
     def tail(self, rank: int) -> str:
         """The last 32 KiB that a rank wrote to its standard error."""
         return self._tails.get(rank, b"").decode(errors="replace")

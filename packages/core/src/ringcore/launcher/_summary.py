@@ -34,6 +34,7 @@ class Failure:
     how: RankExit
     tail: str
     by_launcher: bool  # It was told to end before it did.
+    shown: bool = False  # What it printed is on the console already.
 
     @property
     def exit_code(self) -> int:
@@ -46,6 +47,12 @@ class Failure:
     def has_traceback(self) -> bool:
         """Whether the rank printed an exception."""
         return bool(traceback_of(self.tail))
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the console shows its traceback already: it took its time to end, and might have gone on."""
+        word = last_word(traceback_of(self.tail))
+        return self.shown and bool(word) and word == last_word(_reason(self))
 
     @property
     def is_consequence(self) -> bool:
@@ -108,11 +115,12 @@ class Summary:
     @property
     def is_whole(self) -> bool:
         """Whether nothing is left out of what the ranks have said."""
-        return not _cut.is_cut(_reason(self.cause), self._room) and all(same for same, *_ in self._others())
+        is_cut = not self.cause.is_told and _cut.is_cut(_reason(self.cause), self._room)
+        return not is_cut and all(same for same, *_ in self._others())
 
     @property
     def _room(self) -> int:
-        return LIMIT_LINES - 2 - len(self._lines_of_others())
+        return LIMIT_LINES - 2 - self.cause.is_told - len(self._lines_of_others())
 
     def lines(self) -> list[str]:
         """At most fifteen lines, without ends; the last ones are the traceback of the rank to blame."""
@@ -123,7 +131,11 @@ class Summary:
         lines = [f"{cause} {how(self.cause)} after {self.seconds:.1f} s{ended}", *self._lines_of_others()]
         if self.log is not None:
             lines.append(f"ringrun: all of it is in {self.log}")
-        return lines + _cut.shorten(_reason(self.cause), self._room)
+        reason = _reason(self.cause)
+        if self.cause.is_told:
+            lines.append(f"ringrun: its traceback stands above, behind [{rank}]<stderr>")
+            reason = _error_of(reason)
+        return lines + _cut.shorten(reason, self._room)
 
     def _ended(self) -> bool:
         by_themselves = {failure.rank for failure in self.failures if not failure.by_launcher}
@@ -156,9 +168,14 @@ class Summary:
 
 def last_word(reason: Sequence[str]) -> str:
     """The exception that a traceback ends with, in one line; empty if there is none."""
-    start = next((index for index in reversed(range(len(reason))) if _EXCEPTION.match(reason[index])), None)
-    word = "" if start is None else " ".join(line.strip() for line in reason[start:])
+    word = " ".join(line.strip() for line in _error_of(reason))
     return word if len(word) <= _WORD_CHARACTERS else word[: _WORD_CHARACTERS - 4] + " ..."
+
+
+def _error_of(reason: Sequence[str]) -> list[str]:
+    """The lines of the exception that a traceback ends with."""
+    start = next((index for index in reversed(range(len(reason))) if _EXCEPTION.match(reason[index])), len(reason))
+    return [*reason[start:]]
 
 
 def list_ranks(ranks: Sequence[int]) -> str:

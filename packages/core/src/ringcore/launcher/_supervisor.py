@@ -260,7 +260,8 @@ class Supervisor:
             self._begin_stop(signal.SIGTERM, _GRACE_S[None])
         if how.code == 0 or self._signal is not None or self._exit_code is not None:
             return
-        failure = Failure(rank, how, self._output.tail(rank), by_launcher=self._stopping)
+        shown = self._output.has_shown(rank)
+        failure = Failure(rank, how, self._output.tail(rank), by_launcher=self._stopping, shown=shown)
         if not self._failures:
             self._failed_after_s = time.monotonic() - self._started_at
         self._failures.append(failure)
