@@ -49,7 +49,10 @@ def test_the_summary_ends_in_the_traceback_and_has_at_most_fifteen_lines(ringrun
     done = ringrun(
         "-np",
         "2",
-        script("def f(n):\n    if n == 0: raise ValueError('boom\\nsecond line')\n    f(n - 1)\nif rank: f(40)"),
+        script(
+            "def f(n):\n    if n == 0: raise ValueError('boom\\nsecond line')\n    g(n)\n"
+            "def g(n):\n    f(n - 1)\nif rank: f(40)"
+        ),
     )
     lines = summary_of(done.stderr)
     assert len(lines) <= 15
@@ -120,6 +123,41 @@ def test_errors_that_differ_are_told_in_a_line_each_and_are_all_in_a_file(ringru
     words = file.read_text()
     file.unlink()
     assert all(f"\nValueError: boom {rank}\n" in words for rank in range(8))
+
+
+@pytest.mark.parametrize(("depth", "files"), [(2, 0), (3, 1)])
+def test_a_file_has_it_all_only_where_the_summary_leaves_lines_out(
+    ringrun: Ringrun, script: Script, depth: int, files: int
+) -> None:
+    # Python points at parts of the lines, which are 14 or 16 without that: its head, the script's, f and g, the error.
+    folder = ringrun.directory / "tmp"
+    folder.mkdir()
+    ringrun.environ["TMPDIR"] = str(folder)
+    text = f"def f(n): return 0 + g(n) if n else int('x')\ndef g(n): return 0 + f(n - 1)\nif rank: f({depth})\n"
+    done = ringrun("-np", "2", script(text + "time.sleep(600)"))
+    found = [str(path) for path in folder.glob("ringrun-*.stderr")]
+    assert len(found) == files, done.stderr
+    assert [path for path in found if path in done.stderr] == found
+    assert ("lines left out" in done.stderr) == bool(files)
+    assert len(summary_of(done.stderr)) <= 15
+
+
+def test_no_file_is_made_where_nothing_was_held_back(ringrun: Ringrun, script: Script) -> None:
+    # As torch's `record` does where a script has a handler of exceptions of its own.
+    folder = ringrun.directory / "tmp"
+    folder.mkdir()
+    ringrun.environ["TMPDIR"] = str(folder)
+    text = """
+        import json
+        stack = "Traceback (most recent call last):\\n" + '  File "a.py", line 1, in f\\n    f()\\n' * 20 + "ValueError: boom"
+        record = {"message": "ValueError: boom", "extraInfo": {"py_callstack": stack, "timestamp": "1"}}
+        with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file: json.dump({"message": record}, file)
+        os._exit(1)
+    """
+    done = ringrun("-np", "1", script(text))
+    assert done.stderr.endswith("ValueError: boom\n") and "lines left out" in done.stderr
+    assert "all of it is in" not in done.stderr
+    assert not list(folder.glob("ringrun-*.stderr"))
 
 
 def test_a_script_that_is_no_python_is_told_once(ringrun: Ringrun) -> None:

@@ -114,13 +114,13 @@ class Summary:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is left out of what the ranks have said."""
+        """Whether nothing is left out of what the ranks have said, so that no file has to have it all."""
         is_cut = not self.cause.is_told and _cut.is_cut(_reason(self.cause), self._room)
         return not is_cut and all(same for same, *_ in self._others())
 
     @property
     def _room(self) -> int:
-        return LIMIT_LINES - 2 - self.cause.is_told - len(self._lines_of_others())
+        return LIMIT_LINES - 1 - (self.log is not None) - self.cause.is_told - len(self._lines_of_others())
 
     def lines(self) -> list[str]:
         """At most fifteen lines, without ends; the last ones are the traceback of the rank to blame."""

@@ -420,6 +420,8 @@ class Supervisor:
         """Writes what was held back from the console to a file, where there are no log files."""
         import tempfile
 
+        if not self._output.held():
+            return None
         try:
             fd, path = tempfile.mkstemp(prefix="ringrun-", suffix=".stderr")
             with open(fd, "wb") as file:
