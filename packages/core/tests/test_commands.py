@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -20,6 +21,30 @@ def test_it_tells_its_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_mistyped_command_is_recognized(word: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([word]) == 2
     assert f"there is no command '{word}'; did you mean '{meant}'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "unbuffered"),
+    [(["env"], ""), (["env"], "1"), (["explain"], ""), (["--help"], "1"), (["timeline", "--help"], "")],
+)
+def test_a_reader_that_has_read_enough_is_no_error(words: list[str], unbuffered: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)  # As `head` does when it has its lines.
+    with open(writing, "wb") as stdout:
+        done = subprocess.run(
+            [sys.executable, "-m", "ringcore", *words], stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=120,
+            check=False, env=clean_environ() | {"PYTHONUNBUFFERED": unbuffered},
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_broken_pipe_of_another_kind_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_elsewhere(_argv: object) -> int:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("ringcore.commands.explain.main", write_elsewhere)
+    with pytest.raises(BrokenPipeError):
+        cli.main(["explain"])
 
 
 @pytest.mark.parametrize("name", ["mismatch", "Mismatch", "MismatchError", "ringcore.MismatchError"])

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import os
+import select
+import signal
 import sys
 from collections.abc import Callable, Sequence
 
 from ringcore._version import __version__
+
+# As the shell tells it of programs that SIGPIPE has ended, which Python ignores; ringrun has the same.
+_EXIT_PIPE = 128 + signal.SIGPIPE
 
 # Name -> (where its function `(argv) -> exit code` is, one line of help). Without a name behind the module: `main`.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -38,7 +44,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        try:
+            return _run(list(sys.argv[1:] if argv is None else argv))
+        finally:  # Also behind the help that argparse prints: what is written later, Python complains about.
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except BrokenPipeError:
+        if not _let_readers_go():
+            raise
+        return _EXIT_PIPE
+
+
+def _let_readers_go() -> bool:
+    """Whether who read standard output or standard error has gone, as `head` does; nothing more is written there."""
+    gone = [fd for fd in (1, 2) if _has_no_reader(fd)]
+    for fd in gone:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, fd)
+        os.close(null)
+    return bool(gone)
+
+
+def _has_no_reader(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def _run(words: list[str]) -> int:
     if words and words[0] in COMMANDS:
         module, _, function = COMMANDS[words[0]][0].partition(":")
         run: Callable[[Sequence[str]], int] = getattr(importlib.import_module(module), function or "main")
