@@ -579,9 +579,37 @@ def test_a_job_is_told_to_grow_to_shrink_and_to_let_a_rank_go(ringrun: Ringrun, 
         assert "there is no rank 0 that could leave; there are ranks 1, 2" in order("drain", job, "0").stderr
         assert order("scale", job, "=1").stdout == "1 rank is wanted from now on\n"
         assert [(line["place"], line["size"]) for line in begun(directory, 8)[7:]] == [(1, 1)]
+        last = order("drain", job, "1")
+        assert last.returncode == 1 and "without rank 1 0 ranks are less than --min-np 1. Remedy: " in last.stderr
         assert "0 ranks are less than --min-np 1" in order("scale", job, "-1").stderr
         assert "'many' is no number of ranks" in order("scale", job, "many").stderr
         assert job in order("scale", "another", "+1").stderr, "the jobs that there are"
         (directory / "stop").touch()
         assert process.wait(60) == 0
     assert not any(map(is_alive, pids.read().values()))
+
+
+def test_ranks_that_were_told_to_leave_count_no_more(ringrun: Ringrun, script: Script) -> None:
+    # None of the three comes to its next commit before all orders were given.
+    name = script(
+        """
+        import ringcore
+        write_pid(rank)
+        ringcore.init()
+        open(f"begun.{rank}", "w").close()
+        while not os.path.exists("stop"): time.sleep(0.01)
+        """
+    )
+    job = f"test-{os.getpid()}-drained"
+
+    def drain(rank: int) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "ringcore", "drain", job, str(rank)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=ringrun.environ)
+
+    with ringrun.started("-np", "3", "--min-np", "2", "--rdzv-id", job, name) as process:
+        eventually(lambda: len(list(ringrun.directory.glob("begun.*"))) == 3, "all have met")
+        for _ in range(2):  # Twice is as once.
+            assert drain(0).returncode == 0
+        assert "without rank 2 1 rank is less than --min-np 2. Remedy: " in drain(2).stderr
+        (ringrun.directory / "stop").touch()
+        assert process.wait(60) == 0

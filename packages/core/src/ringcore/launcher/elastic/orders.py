@@ -71,7 +71,7 @@ class Orders(Losses):
 
     def _scale(self, size: int) -> str:
         if size < self._asked.min_np:
-            raise OrderError(f"{size} ranks are less than --min-np {self._asked.min_np}")
+            raise OrderError(self._too_few_for(size))
         self._places.most = size
         for place in self._places.all:
             place.retired = False
@@ -93,8 +93,18 @@ class Orders(Losses):
         if process is None or process.leaves:
             there = list_ranks([p.place.number for p in self._places.processes() if not p.leaves])
             raise OrderError(f"there is no rank {number} that could leave; there are {there}")
+        left = self._places.left_without(process)
+        if left < self._asked.min_np:
+            raise OrderError(
+                f"without rank {number} {self._too_few_for(left)}. Remedy: let another rank come before it goes, by "
+                "`ringcore scale JOB +1`, or end the job"
+            )
+        process.drained = True
         self._say(process, {"drain": True})
         return f"rank {number} leaves at its next commit"
+
+    def _too_few_for(self, size: int) -> str:
+        return f"{'1 rank is' if size == 1 else f'{size} ranks are'} less than --min-np {self._asked.min_np}"
 
 
 def are(count: int) -> str:

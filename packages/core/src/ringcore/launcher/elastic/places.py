@@ -57,6 +57,7 @@ class RankProcess:
         intact: It comes with the state of a commit that all have made.
         apart: It has left the ranks of its epoch in order, whatever it still does.
         fenced: It was killed, as the others had lost it.
+        drained: Somebody has ordered that it leaves for good.
         leaves: It has said that it ends for good.
         dismissed: It was told to, as there is no place for it any more.
         tries: How often it was to join ranks that train ...
@@ -75,6 +76,7 @@ class RankProcess:
     intact: bool = False
     apart: bool = False
     fenced: bool = False
+    drained: bool = False
     leaves: bool = False
     dismissed: bool = False
     tries: int = 0
@@ -168,6 +170,14 @@ class Places:
         """How many ranks there would be if all went well."""
         offered = sum(place.usable for place in self.all)
         return offered if self.most is None else min(offered, self.most)
+
+    def left_without(self, process: RankProcess) -> int:
+        """How many ranks there are besides this one and those that leave as well.
+
+        Who has yet to become a rank has nothing of the job's state, and is counted only where this one has not either.
+        """
+        others = [p for p in self.processes() if p is not process and p.place.usable and not (p.drained or p.leaves)]
+        return sum(other.began_at is not None or process.began_at is None for other in others)
 
     def fail(self, place: Place, now: float) -> float:
         """Let a place rest, as its process has failed; returns for how long."""
