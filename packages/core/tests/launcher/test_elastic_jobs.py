@@ -577,8 +577,16 @@ def test_a_job_is_told_to_grow_to_shrink_and_to_let_a_rank_go(ringrun: Ringrun, 
         assert {(line["place"], line["rank"], line["size"]) for line in smaller} == {(1, 0, 2), (2, 1, 2)}
         eventually(lambda: order("drain", job, "0").returncode == 1, "rank 0 has gone")
         assert "there is no rank 0 that could leave; there are ranks 1, 2" in order("drain", job, "0").stderr
+        status = order("status", job).stdout
+        assert f"{job}: 2 ranks, " in status, status
+        assert "rank 0, [1] in what it prints and for `ringcore drain`, on " in status, status
+        assert "rank 1, [2] in what it prints and for `ringcore drain`, on " in status, status
+        stacks = order("stacks", job).stdout
+        assert "rank 0:\n" in stacks and "rank 1:\n" in stacks and "have left" not in stacks, stacks
         assert order("scale", job, "=1").stdout == "1 rank is wanted from now on\n"
         assert [(line["place"], line["size"]) for line in begun(directory, 8)[7:]] == [(1, 1)]
+        eventually(lambda: order("status", job).stdout.startswith(f"{job}: 1 rank, "), "the other one has left")
+        assert "have left" not in order("stacks", job).stdout
         last = order("drain", job, "1")
         assert last.returncode == 1 and "without rank 1 0 ranks are less than --min-np 1. Remedy: " in last.stderr
         assert "0 ranks are less than --min-np 1" in order("scale", job, "-1").stderr

@@ -36,7 +36,7 @@ class Answer:
 
     Attributes:
         about: Its name, size, command and hosts, as far as they are known here.
-        ranks: By rank.
+        ranks: By rank; `number` is what ringrun calls it, which in an elastic job may be another one.
         notes: What cannot be told, and why.
     """
 
@@ -201,4 +201,4 @@ def _by_rank(answers: _watching.Answers) -> dict[int, dict[str, Any]]:
     tables = {
         int(number): what if isinstance(what, dict) else {"silent": repr(what)} for number, what in answers.items()
     }
-    return {int(what.get("rank", number)): what for number, what in tables.items()}
+    return {int(what.get("rank", number)): {**what, "number": number} for number, what in tables.items()}

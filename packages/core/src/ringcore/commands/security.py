@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 
 from ringcore.commands import _jobs, _openings
+from ringcore.commands.status import counted
 from ringcore.environment import watching
 
 
@@ -25,7 +26,7 @@ def look(job: str | None) -> int:
         print(f"ringcore doctor --security: {error}", file=sys.stderr)
         return 1
     problems: list[str] = []
-    print(f"{answer.about['job']}: {answer.about['size']} ranks")
+    print(f"{answer.about['job']}: {counted(answer.about['size'], 'rank')}")
     for title, pid in _processes(answer):
         print(f"\n{title}")
         try:

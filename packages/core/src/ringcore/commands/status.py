@@ -41,21 +41,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 def report(answer: _jobs.Answer) -> Iterator[str]:
     """What there is to say, line by line."""
     command = " ".join(answer.about.get("command", []))
-    yield f"{answer.about['job']}: {answer.about['size']} ranks{f', {command}' if command else ''}"
+    yield f"{answer.about['job']}: {counted(answer.about['size'], 'rank')}{f', {command}' if command else ''}"
     for rank, what in sorted(answer.ranks.items()):
         if "silent" in what:
             yield f"rank {rank}: {what['silent']}"
             continue
-        steps = f"{_counted(what['steps'], 'step')}, " if what["steps"] else ""
-        done = f"{steps}{_counted(what['operations'], 'operation')}"
-        yield f"rank {rank} on {what['host']} (pid {what['pid']}): {done} in {what['seconds']:.0f} s; {waits_of(what)}"
+        steps = f"{counted(what['steps'], 'step')}, " if what["steps"] else ""
+        done = f"{steps}{counted(what['operations'], 'operation')}"
+        number = what.get("number", rank)
+        known = f", [{number}] in what it prints and for `ringcore drain`," if number != rank else ""
+        where = f"rank {rank}{known} on {what['host']} (pid {what['pid']})"
+        yield f"{where}: {done} in {what['seconds']:.0f} s; {waits_of(what)}"
     last = last_to_come(answer.ranks)
     if last is not None:
         yield f"the last to come is rank {last}: most others wait for it"
     yield from answer.notes
 
 
-def _counted(count: int, word: str) -> str:
+def counted(count: int, word: str) -> str:
+    """So many of them, in words."""
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ringcore.commands import _jobs
-from ringcore.commands.status import last_to_come, waits_of
+from ringcore.commands.status import counted, last_to_come, waits_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -75,7 +75,7 @@ def table(before: _jobs.Answer, now: _jobs.Answer) -> Table:
 
     last = last_to_come(now.ranks)
     # A rank that does not wait takes one line of 80 columns.
-    drawn = Table(box=None, padding=(0, 2, 0, 0), title=f"{now.about['job']}: {now.about['size']} ranks")
+    drawn = Table(box=None, padding=(0, 2, 0, 0), title=f"{now.about['job']}: {counted(now.about['size'], 'rank')}")
     drawn.caption = "\n".join(now.notes) or None
     for head in ("rank", "host", "steps/s", "ops/s", "sent, received", "memory", "waits"):
         left = head in ("host", "waits", "sent, received")

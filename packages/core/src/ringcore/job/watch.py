@@ -76,7 +76,7 @@ class Watch:
         if question == "status":
             answer = statistics_of(self._context)
         elif question == "stacks":
-            answer = {"rank": self._context.rank, "stacks": format_stacks()}
+            answer = {"rank": self._context.rank, "size": self._context.size, "stacks": format_stacks()}
         connection.sendall(json.dumps(answer).encode())
 
 
