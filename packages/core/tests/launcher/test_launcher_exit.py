@@ -149,7 +149,8 @@ def test_no_file_is_made_where_nothing_was_held_back(ringrun: Ringrun, script: S
     ringrun.environ["TMPDIR"] = str(folder)
     text = """
         import json
-        stack = "Traceback (most recent call last):\\n" + '  File "a.py", line 1, in f\\n    f()\\n' * 20 + "ValueError: boom"
+        frames = '  File "a.py", line 1, in f\\n    f()\\n' * 20
+        stack = f"Traceback (most recent call last):\\n{frames}ValueError: boom"
         record = {"message": "ValueError: boom", "extraInfo": {"py_callstack": stack, "timestamp": "1"}}
         with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file: json.dump({"message": record}, file)
         os._exit(1)

@@ -7,6 +7,7 @@ import re
 import socket
 from collections.abc import Callable
 
+import pytest
 from support.namespaces import environ_with_ssh, namespaces
 from support.processes import Ringrun
 
@@ -42,6 +43,31 @@ def test_on_one_host(ringrun: Ringrun, script: Script) -> None:
 
 def test_alone(ringrun: Ringrun, script: Script) -> None:
     assert lines_of(ringrun("-np", "1", script(MEET)).stdout) == ["0 1 [0] [] 0 0"]
+
+
+@pytest.mark.parametrize("first", ["the one that ends", "those that wait"])
+def test_nobody_waits_for_a_rank_that_has_ended(ringrun: Ringrun, script: Script, first: str) -> None:
+    own = """
+if rank == 1:
+    if FIRST == "those that wait":
+        while not os.path.exists("pid.0"): time.sleep(0.01)
+    sys.exit(0)
+if FIRST == "the one that ends":
+    while not os.path.exists("pid.1"): time.sleep(0.01)
+    pid = int(open("pid.1").read())
+    while os.path.exists(f"/proc/{pid}"): time.sleep(0.01)
+"""
+    done = ringrun("-np", "3", script(f"FIRST = {first!r}\nwrite_pid(rank)\n{own}{MEET}"))
+    assert done.returncode == 1
+    assert "rank 1 has ended with exit status 0 before calling init(), while others wait there for all." in done.stderr
+    assert "did not come within" not in done.stderr
+
+
+def test_a_rank_that_is_done_may_end_before_the_others(ringrun: Ringrun, script: Script) -> None:
+    text = MEET + "if rank:\n    while not os.path.exists('job.0'): time.sleep(0.01)\n"
+    done = ringrun("-np", "3", script(text))
+    assert done.returncode == 0, done.stderr
+    assert ringrun("-np", "3", script("if rank: time.sleep(0.01)")).stderr == "", "they never meet"
 
 
 def test_on_two_hosts_over_ssh_and_under_two_launchers(ringrun: Ringrun, script: Script) -> None:

@@ -104,8 +104,9 @@ class RendezvousServer(Closing):
         self._rounds_answered = 0
         self._rounds_served = 0
         self._stop_read, self._stop_write = os.pipe()
-        self._served = threading.Condition()  # Guards: _rounds_served, _announced.
+        self._served = threading.Condition()  # Guards: _rounds_served, _announced, _ended.
         self._announced: tuple[int, int] | None = None
+        self._ended: set[int] = set()
         self._thread = threading.Thread(target=self._serve, name="ringcore-rendezvous", daemon=True)
         self._thread.start()
 
@@ -128,6 +129,13 @@ class RendezvousServer(Closing):
         with self._served:
             self._announced = epoch, size
         os.write(self._stop_write, b"!")
+
+    def note_ended(self, rank: int) -> None:
+        """A rank has ended with exit status 0, and nobody comes in its place: whoever waits for it is told so."""
+        with self._served:
+            self._ended.add(rank)
+        if self._stop_write >= 0:
+            os.write(self._stop_write, b"!")
 
     def posted(self) -> list[int]:
         """The ranks that have come in this round and wait for the others."""
@@ -162,6 +170,7 @@ class RendezvousServer(Closing):
                 if not os.read(self._stop_read, 4096):
                     return True
                 self._turn()
+                self._check_ended()
                 continue
             guest: _Guest | None = key.data
             if guest is None or guest not in self._guests:
@@ -267,6 +276,7 @@ class RendezvousServer(Closing):
             self._rounds_answered += 1
             self._tell_contacts()
             self._epoch += 1
+        self._check_ended()
 
     def _other_job(self, contact: dict[str, Any]) -> str | None:
         """What to tell a rank of another job that has the same key and comes to the same address."""
@@ -314,6 +324,18 @@ class RendezvousServer(Closing):
 
     def _ranks_wait(self) -> bool:
         return any(not contact.get("serves") for contact in self._contacts.values())
+
+    def _check_ended(self) -> None:
+        """Nobody waits for a rank that cannot come any more."""
+        with self._served:
+            ended = sorted(self._ended - self._contacts.keys())
+        if ended and self._ranks_wait():
+            who = f"ranks {ended} have" if len(ended) > 1 else f"rank {ended[0]} has"
+            self._fail(
+                f"{who} ended with exit status 0 before calling init(){' again' * bool(self._rounds_answered)}, while "
+                "others wait there for all. Remedy: call init() on all ranks, or start fewer (ringrun -np)",
+                missing=ended,
+            )
 
     def _check_missing(self) -> None:
         if not self._ranks_wait() or time.monotonic() - self._round_began <= self._patience_s:

@@ -51,6 +51,8 @@ class JobInput:
         rendezvous: Where the ranks meet.
         on_result: Takes (rank, piece) of what ranks write to their result descriptors; `None`: they have none.
         gate: Where the agents dial that a scheduler starts.
+        on_well_ended: Takes a rank that has ended with exit status 0, whom others may wait for in init(); None: who
+            serves the rendezvous is another one, or a process may come in its place.
         serve: Serves the rendezvous of an elastic job, whose hosts are not known before it runs, at this address.
     """
 
@@ -59,6 +61,7 @@ class JobInput:
     rendezvous: str
     on_result: Callable[[int, bytes], None] | None = None
     gate: _placed.Gate | None = None
+    on_well_ended: Callable[[int], None] | None = None
     serve: Callable[[str], RendezvousServer] | None = None
 
 
@@ -253,6 +256,8 @@ class Supervisor:
         self._running.discard(rank)
         if how.code == 0:
             self._output.release(rank)
+            if self._given.on_well_ended is not None:
+                self._given.on_well_ended(rank)
         if rank in self._servers and self._served:
             return
         if how.code == 0 and self._servers and self._running <= self._servers and not self._stopping:

@@ -124,9 +124,11 @@ def start_job(
             output.say(f"ringrun: {line}")
         rendezvous = layout.rendezvous or ""
         job_id = options.settings.get("RINGCORE_JOB_ID") or _job_id(options, key)
+        on_well_ended: Callable[[int], None] | None = None
         if layout.serves and options.elastic is None:
             server = stack.enter_context(_serve(layout, key, job_id))
             rendezvous = layout.rendezvous or server.address
+            on_well_ended = server.note_ended
         given = JobInput(
             # Where a scheduler starts the agents they have them already, by its own channel.
             blobs={**(blobs or {}), "RINGCORE_KEY_FD": key} if placed is None else {},
@@ -134,6 +136,7 @@ def start_job(
             rendezvous=rendezvous,
             on_result=on_result,
             gate=None if placed is None else _placed.Gate(loop, key, placed.listener),
+            on_well_ended=on_well_ended,
             serve=lambda bind: stack.enter_context(_serve(dataclasses.replace(layout, bind=bind), key, job_id)),
         )
         if given.gate is not None:
