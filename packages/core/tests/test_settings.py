@@ -112,4 +112,17 @@ def test_every_setting_tells_what_it_is_for() -> None:
 def test_misspelt_variables_are_found() -> None:
     environ = {"RINGCORE_TIMEOUT": "5", "RINGCORE_TIMEOUT_S": "5", "RINGCORE_RANK": "0", "PATH": "/bin"}
     environ["RINGCORE_LIGHTNING_REGISTER"] = "0"  # read by the adapter
-    assert _settings.unknown_variables(environ) == ["RINGCORE_TIMEOUT"]
+    assert _settings.unknown_variables(environ) == [("RINGCORE_TIMEOUT", "RINGCORE_TIMEOUT_S")]
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("RINGCORE_TIMEOT_S", "; did you mean RINGCORE_TIMEOUT_S?"),
+        ("RINGCORE_NETWORK_INTERFACE", "; did you mean RINGCORE_NETWORK_INTERFACES?"),
+        ("RINGCORE_LIGHTNING_REGISTR", "; did you mean RINGCORE_LIGHTNING_REGISTER?"),
+        ("RINGCORE_UNICORN", ""),
+    ],
+)
+def test_what_a_misspelt_variable_means_is_told(name: str, meant: str) -> None:
+    assert _settings.told_unknown({name: "1"}) == [f"{name} is set, but there is no such setting{meant}"]

@@ -132,7 +132,10 @@ def test_a_wrong_variable_is_found_before_the_start(ringrun: Ringrun) -> None:
 def test_a_misspelt_variable_is_mentioned(ringrun: Ringrun) -> None:
     ringrun.environ["RINGCORE_TIMEOUT"] = "5"
     done = ringrun("-np", "1", "true")
-    assert done.returncode == 0 and "RINGCORE_TIMEOUT is set, but there is no such setting" in done.stderr
+    assert (
+        done.returncode == 0
+        and "RINGCORE_TIMEOUT is set, but there is no such setting; did you mean RINGCORE_TIMEOUT_S?" in done.stderr
+    )
 
 
 def test_options_of_others_without_effect_are_accepted_and_mentioned(ringrun: Ringrun) -> None:

@@ -442,7 +442,23 @@ def parse(name: str, text: str, *, origin: str | None = None) -> Any:
         raise InvalidArgument(f"{origin or variable(name)} is {text!r}, but accepted is {accepted}") from None
 
 
-def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """Variables that begin with `RINGCORE_` and mean nothing: most likely misspelt."""
+def unknown_variables(environ: Mapping[str, str]) -> list[tuple[str, str | None]]:
+    """Variables that begin with `RINGCORE_` and mean nothing, each with the one that was most likely meant."""
     known = {variable(name) for name in names()} | PLACEMENT_VARIABLES | _CALL_VARIABLES | OTHER_VARIABLES.keys()
-    return sorted(name for name in environ if name.startswith(PREFIX) and name not in known)
+    unknown = sorted(name for name in environ if name.startswith(PREFIX) and name not in known)
+    if not unknown:
+        return []
+    import difflib  # Every start of a rank would pay for it.
+
+    mine = {name.removeprefix(PREFIX): name for name in known - _CALL_VARIABLES}
+    # The prefix, which all have, would make all alike.
+    near = [difflib.get_close_matches(name.removeprefix(PREFIX), mine, 1) for name in unknown]
+    return [(name, mine[found[0]] if found else None) for name, found in zip(unknown, near, strict=True)]
+
+
+def told_unknown(environ: Mapping[str, str]) -> list[str]:
+    """The same for people: a line each."""
+    return [
+        f"{name} is set, but there is no such setting" + (f"; did you mean {meant}?" if meant else "")
+        for name, meant in unknown_variables(environ)
+    ]

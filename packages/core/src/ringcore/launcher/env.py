@@ -54,9 +54,7 @@ def report(environ: Mapping[str, str]) -> tuple[list[str], list[str]]:
             lines.append(_setting_line(name, environ))
         except InvalidArgument as error:
             errors.append(f"refused: {error}")
-    lines += [
-        f"  {name} is set, but there is no such setting: misspelt?" for name in _settings.unknown_variables(environ)
-    ]
+    lines += [f"  {line}" for line in _settings.told_unknown(environ)]
     return lines, ["", *errors] if errors else []
 
 

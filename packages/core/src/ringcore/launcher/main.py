@@ -120,7 +120,7 @@ def start_job(
     with contextlib.ExitStack() as stack:
         guard = Guard.start()  # Before the rendezvous and the output have their threads.
         stack.callback(guard.close)
-        for line in [*options.notes, *_misspelt()]:
+        for line in [*options.notes, *_settings.told_unknown(os.environ)]:
             output.say(f"ringrun: {line}")
         rendezvous = layout.rendezvous or ""
         job_id = options.settings.get("RINGCORE_JOB_ID") or _job_id(options, key)
@@ -268,10 +268,6 @@ def _make_logs(output: Output, options: Options, layout: JobLayout) -> None:
         output.create_logs([slot.rank for node in layout.nodes for slot in node.slots])
     except OSError as error:
         raise _hosts.HostError(f"cannot write to --log-dir {options.log_dir}: {error.strerror}") from None
-
-
-def _misspelt() -> list[str]:
-    return [f"{name} is set, but there is no such setting" for name in _settings.unknown_variables(os.environ)]
 
 
 if __name__ == "__main__":
