@@ -310,6 +310,39 @@ def test_variables_of_horovod_are_heeded(tmp_path: Path) -> None:
     assert done.stdout.count("1048576 7.0 300.0 info") == 2, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("launcher", ["horovodrun", "ringrun"])
+def test_variables_of_horovod_without_effect_are_told_in_a_line(tmp_path: Path, launcher: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import horovod.torch as hvd\nhvd.init()\nhvd.shutdown()\nhvd.init()\n")
+    done = on_two_ranks(
+        launcher, script, HOROVOD_CYCLE_TIME="5", HOROVOD_CACHE_CAPACITY="0", HOROVOD_GLOO_TIMEOUT_SECONDS="30",
+        HOROVOD_WITH_PYTORCH="1", HOROVOD_TIMELINE_MARK_CYCLES="1", HOROVOD_HIERARCHICAL_ALLREDUCE="",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (line,) = (line for line in done.stderr.splitlines() if "HOROVOD_" in line)
+    told = "HOROVOD_CACHE_CAPACITY, HOROVOD_CYCLE_TIME are set, but ringcore has no counterpart: they have no effect"
+    assert told in line
+    assert line.startswith("horovodrun: " if launcher == "horovodrun" else "[0]<stderr> ")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "ours"),
+    [
+        ("HOROVOD_FUSION_THRESHOLD", "lots", "RINGCORE_FUSION_THRESHOLD_BYTES"),
+        ("HOROVOD_GLOO_TIMEOUT_SECONDS", "abc", "RINGCORE_TIMEOUT_S"),
+        ("HOROVOD_STALL_CHECK_TIME_SECONDS", "-1", "RINGCORE_STALL_WARNING_S"),
+    ],
+)
+def test_a_wrong_value_is_told_by_the_variable_that_was_set(name: str, value: str, ours: str) -> None:
+    told = f"{name} (here {ours}) is '{value}', but accepted is a"
+    done = start(str(Path(sys.executable).with_name("horovodrun")), "-np", "2", "true", **{name: value})
+    assert (done.returncode, done.stderr.startswith(f"horovodrun: {told}")) == (2, True), done.stderr
+    alone = python("import horovod.torch as hvd\nhvd.init()", **{name: value})
+    assert alone.returncode == 1 and f"InvalidArgument: {told}" in alone.stderr, alone.stderr
+    own = python("import horovod.torch as hvd\nhvd.init()", **{name: value, ours: "7"})
+    assert own.returncode == 0, own.stderr
+
+
 def test_a_timeline_that_the_environment_asks_for_is_horovods(tmp_path: Path) -> None:
     path = tmp_path / "timeline"
     script = tmp_path / "script.py"

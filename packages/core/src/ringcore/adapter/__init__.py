@@ -69,7 +69,7 @@ from ringcore.adapter.weights import abstains, check_weights, comparable, differ
 from ringcore.environment.libraries import version_here
 from ringcore.environment.mpi import launched_by_mpi
 from ringcore.environment.placement import Placement, find_placement, rank_and_size
-from ringcore.environment.settings import Settings
+from ringcore.environment.settings import Settings, check_setting
 from ringcore.job.agreement import await_devices
 
 # Functions that `shutdown` calls while the engine still runs, at the end of the process too. For frameworks that work
@@ -141,6 +141,7 @@ __all__ = [
     "check_gradient_options",
     "check_op",
     "check_rows",
+    "check_setting",
     "check_weights",
     "comparable",
     "context",

@@ -442,6 +442,20 @@ def parse(name: str, text: str, *, origin: str | None = None) -> Any:
         raise InvalidArgument(f"{origin or variable(name)} is {text!r}, but accepted is {accepted}") from None
 
 
+def check_setting(variable_name: str, text: str, *, origin: str) -> None:
+    """Refuse a text that a setting does not accept, before the variable is set by it.
+
+    Args:
+        variable_name: Such as `RINGCORE_TIMEOUT_S`.
+        text: What the user wrote.
+        origin: What to call it in an error.
+
+    Raises:
+        InvalidArgument: The text is not accepted.
+    """
+    parse(variable_name.removeprefix(PREFIX).lower(), text, origin=origin)
+
+
 def unknown_variables(environ: Mapping[str, str]) -> list[tuple[str, str | None]]:
     """Variables that begin with `RINGCORE_` and mean nothing, each with the one that was most likely meant."""
     known = {variable(name) for name in names()} | PLACEMENT_VARIABLES | _CALL_VARIABLES | OTHER_VARIABLES.keys()

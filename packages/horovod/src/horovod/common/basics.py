@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ import ringcore
 from ringcore import InvalidArgument
 from ringcore.adapter import find_placement, launched_by_mpi, version_here
 
+from horovod.common.environment import tell_without_effect, translate_environment
 from horovod.common.process_sets import (
     ProcessSet,
     forget_process_sets,
@@ -21,35 +23,7 @@ from horovod.common.process_sets import (
 )
 from horovod.common.timeline import start_from_environment
 
-# Horovod's variables and ringcore's for the same, where the values mean the same.
-_SETTINGS = {
-    "HOROVOD_FUSION_THRESHOLD": "RINGCORE_FUSION_THRESHOLD_BYTES",
-    "HOROVOD_STALL_CHECK_TIME_SECONDS": "RINGCORE_STALL_WARNING_S",
-    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "RINGCORE_TIMEOUT_S",
-    "HOROVOD_START_TIMEOUT": "RINGCORE_START_TIMEOUT_S",
-    "HOROVOD_GLOO_TIMEOUT_SECONDS": "RINGCORE_TIMEOUT_S",
-    "HOROVOD_GLOO_IFACE": "RINGCORE_NETWORK_INTERFACES",
-    "HOROVOD_LOG_LEVEL": "RINGCORE_LOG_LEVEL",
-    "HOROVOD_AUTOTUNE": "RINGCORE_AUTOTUNE",
-    "HOROVOD_AUTOTUNE_LOG": "RINGCORE_AUTOTUNE_LOG_FILE",
-    "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "RINGCORE_AUTOTUNE_WARMUP_SAMPLES",
-    "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": "RINGCORE_AUTOTUNE_STEPS_PER_SAMPLE",
-}
-# What they say with these values has no counterpart, or is the default.
-_MEANINGLESS = {
-    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": {"0"},
-    "HOROVOD_LOG_LEVEL": {"trace", "fatal"},
-}
-
-
-def translate_environment() -> None:
-    """Set ringcore's variables by Horovod's, where they are not set themselves."""
-    for theirs, ours in _SETTINGS.items():
-        value = os.environ.get(theirs, "")
-        if value and value not in _MEANINGLESS.get(theirs, ()) and value.lower() not in _MEANINGLESS.get(theirs, ()):
-            os.environ.setdefault(ours, value.lower() if theirs == "HOROVOD_LOG_LEVEL" else value)
-    if os.environ.get("HOROVOD_STALL_CHECK_DISABLE", "0") not in ("", "0"):
-        os.environ.setdefault("RINGCORE_STALL_WARNING_S", "0")
+_log = logging.getLogger("ringcore")
 
 
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
@@ -61,6 +35,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         process_sets: Registered at once; "dynamic" means nothing here: process sets can always be added.
 
     Raises:
+        InvalidArgument: One of Horovod's variables has a value that is not accepted.
         InvalidArgument: `comm` is a list of some ranks and MPI has not launched them, or not of ranks; or this rank is
             none of them; or two of the process sets have the same ranks.
     """
@@ -68,6 +43,8 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     communicator = _communicator(list(comm)) if isinstance(comm, Sequence) else comm
     if not ringcore.is_initialized():
         ringcore.init(communicator)
+        if ringcore.rank() == 0:
+            tell_without_effect(_log.warning)
         forget_process_sets()
         global_process_set.mpi_comm = communicator
     start_from_environment()

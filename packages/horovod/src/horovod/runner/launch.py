@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from ringcore import InvalidArgument
 from ringcore.commands import cli
 
-from horovod.common.basics import gloo_built, mpi_built, translate_environment
+from horovod.common.basics import gloo_built, mpi_built
+from horovod.common.environment import tell_without_effect, translate_environment
 from horovod.runner import _HorovodArgs
 from horovod.runner.common.util.hosts import parse_hosts_and_slots
 from horovod.runner.gloo_run import gloo_run
@@ -30,7 +32,12 @@ def run_commandline() -> None:
     words = sys.argv[1:]
     if {"--check-build", "-cb"} & set(words[:1]):
         sys.exit(cli.main(["doctor"]))
-    translate_environment()
+    try:
+        translate_environment()
+    except InvalidArgument as error:
+        print(f"horovodrun: {error}", file=sys.stderr)
+        sys.exit(2)
+    tell_without_effect(lambda line: print(f"horovodrun: {line}", file=sys.stderr))
     asked = _mpi_arguments(words)
     if asked.use_mpi:
         mpi_run(asked)
