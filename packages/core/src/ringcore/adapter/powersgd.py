@@ -83,7 +83,7 @@ class PowerSGD(Exchange):
             self.queries = {each: query.T for each, query in queries.items()}
 
     def _narrow(self, matrix: Array) -> int:
-        return min(*matrix.shape, self.rank)
+        return int(min(*matrix.shape, self.rank))
 
     def _query(self, name: str, matrix: Array) -> Array:
         import numpy as np
