@@ -18,6 +18,7 @@ import pytest
 import ringcore
 from ringcore.data import ArrowShards, ParquetShards
 from ringcore.data.columns import Memory
+from support import ranks
 from support.processes import LIMIT_S
 
 
@@ -322,3 +323,49 @@ def test_windows_of_many_lengths_do_not_each_keep_memory() -> None:
     finally:
         tracemalloc.stop()
     assert kept < 4 * (2 * max(rows) * 4)
+
+
+def make_shards(cases: list) -> list:
+    import ringcore
+    from ringcore.data import ParquetShards
+
+    ringcore.init()
+    said = []
+    for case in cases:
+        options = {"batch_size": 4, **case[ringcore.rank()]}
+        try:
+            batches = sum(1 for _ in ParquetShards(**options))
+            said.append(f"{batches} batches")
+        except Exception as error:
+            said.append(f"{type(error).__name__}: {error}")
+    return said
+
+
+def test_ranks_that_were_told_different_things_are_told_so(tmp_path: Path) -> None:
+    for copy in ("here", "there"):
+        write(tmp_path / copy, [[5, 1], [8]])
+    same = {"source": str(tmp_path / "here")}
+    nowhere = {"source": str(tmp_path / "tabel")}
+    alone = {**same, "rank": 0, "size": 1}
+    parts = [{"source": f"{same['source']}/part-00{rank}.parquet"} for rank in range(2)]
+    cases: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
+        (same, {"source": str(tmp_path / "there")}, ["2 batches"]),
+        ({**alone, "seed": 1}, alone, ["4 batches"]),
+        ({**same, "uneven": "join"}, {**same, "uneven": "join", "batch_size": 7}, ["batches"]),
+        (same, {**same, "seed": 1}, ["MismatchError", "another seed", "rank 0: 0; rank 1: 1", "Remedy"]),
+        (same, {**same, "batch_size": 5}, ["MismatchError", "another batch_size", "rank 0: 4; rank 1: 5"]),
+        (same, {**same, "shuffle": False}, ["MismatchError", "another shuffle", "rank 0: True; rank 1: False"]),
+        (same, {**same, "columns": ["x"]}, ["MismatchError", "another columns", "['id', 'x']; rank 1: ['x']"]),
+        (*parts, ["MismatchError", "another source", "part-000.parquet (6 rows)", "part-001.parquet (8 rows)"]),
+        (nowhere, nowhere, ["FileNotFoundError", "rank", "'" + nowhere["source"] + "'", "Remedy"]),
+        (same, nowhere, ["rank 1", nowhere["source"], "Remedy"]),
+        ({**same, "columns": ["y"]}, same, ["no column 'y'"]),
+        (same, same, ["2 batches"]),  # nothing of what was refused is left
+    ]
+    found = ranks.run(make_shards, 2, tmp_path, [case[:2] for case in cases])
+    for number, (*_, words) in enumerate(cases):
+        for rank in range(2):
+            said = found[rank][number]
+            assert all(word in said for word in words), f"rank {rank}, case {number}: {said}"
+    assert [said[9].partition(":")[0] for said in found] == ["MismatchError", "FileNotFoundError"]
+    assert [said[10].partition(":")[0] for said in found] == ["ValueError", "MismatchError"]

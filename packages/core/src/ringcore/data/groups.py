@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -81,11 +84,15 @@ class RowGroups(Groups):
         source: Path, paths, or dataset.
         filesystem: Of pyarrow or fsspec.
 
+    Attributes:
+        name: What the source is called in errors.
+
     Raises:
         ValueError: It is not Parquet, or a table that cannot be read as it is.
     """
 
     def __init__(self, source: Any, filesystem: Any) -> None:
+        self.name = "a dataset" if isinstance(source, ds.Dataset) else str(source)
         self._dataset = dataset_of(source, filesystem)
         self.schema = self._dataset.schema
         self.counts = []
@@ -97,6 +104,11 @@ class RowGroups(Groups):
                 self._parts.append((fragment, group.id))
                 self.counts.append(group.num_rows)
         self._last: tuple[int, pa.Table] | None = None
+
+    def identity(self) -> str:
+        """Equal where the same files are read, wherever a host has them: of their names, and sizes of row groups."""
+        groups = [[PurePosixPath(part.path).name, number] for part, number in self._parts]
+        return hashlib.sha256(json.dumps([groups, self.counts]).encode()).hexdigest()
 
     def file_of(self, number: int) -> str:
         """See Groups."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal
 
+from ringcore.data.alike import check_alike, tell_refusal
 from ringcore.data.groups import RowGroups
 from ringcore.data.shards import WINDOW_ROWS, Shards
+from ringcore.job import state as job
 
 
 class ParquetShards(Shards):
@@ -15,6 +19,8 @@ class ParquetShards(Shards):
     Row groups are shuffled and stand in a line, of which each rank has an equal part: it reads the row groups of its
     part, and shares one with a neighbour where the cut goes through it. A window of rows is in memory and is shuffled
     inside, while the next one is read. Whoever iterates again goes on: at the next epoch, or where it has stopped.
+
+    Where rank and size are those of the job, all ranks make it, and what they were told of the data is compared.
 
     Args:
         source: A folder, a file, several files, or a dataset of pyarrow (of Delta or Iceberg, for example).
@@ -33,6 +39,7 @@ class ParquetShards(Shards):
     Raises:
         ValueError: A column is not there or not numeric, or a number is wrong.
         FileNotFoundError: There is nothing at this path.
+        MismatchError: Other ranks of the job were told of other data or another order, or could not make theirs.
     """
 
     def __init__(
@@ -50,7 +57,37 @@ class ParquetShards(Shards):
         tensors: Literal["numpy", "torch", "tensorflow"] = "numpy",
         filesystem: Any = None,
     ) -> None:
-        super().__init__(
-            RowGroups(source, filesystem), batch_size, columns, rank=rank, size=size, shuffle=shuffle,
-            window_rows=window_rows, seed=seed, uneven=uneven, tensors=tensors,
-        )  # fmt: skip
+        is_of_job = rank is None and size is None
+        try:
+            groups = _groups(source, filesystem, rank)
+            super().__init__(
+                groups, batch_size, columns, rank=rank, size=size, shuffle=shuffle,
+                window_rows=window_rows, seed=seed, uneven=uneven, tensors=tensors,
+            )  # fmt: skip
+        except Exception as error:
+            if is_of_job:
+                tell_refusal(error)
+            raise
+        if not is_of_job:
+            return
+        shown: dict[str, Any] = {
+            "source": f"{groups.name} ({self.rows} rows)", "columns": list(self._columns), "shuffle": shuffle,
+            "seed": seed, "uneven": uneven, "window_rows": window_rows,
+        }  # fmt: skip
+        if self._padded:  # Then all ranks are promised as many batches.
+            shown["batch_size"] = batch_size
+        check_alike({name: str(value) for name, value in shown.items()}, {"source": groups.identity()})
+
+
+def _groups(source: Any, filesystem: Any, rank: int | None) -> RowGroups:
+    try:
+        return RowGroups(source, filesystem)
+    except FileNotFoundError as error:
+        if rank is None and job.is_initialized():
+            rank = job.rank()
+        where = f"{'' if rank is None else f'rank {rank} '}on host {socket.gethostname()}"
+        raise FileNotFoundError(
+            f"ParquetShards of {source!r}: {where} finds nothing there ({error}), in "
+            f"the working directory {Path.cwd()}. Remedy: correct the path; where hosts "
+            "share no file system, the data must be at this path on each, or in a store (s3://bucket/table)"
+        ) from error

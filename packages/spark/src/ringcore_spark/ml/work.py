@@ -127,7 +127,9 @@ class Work:
         if source is None:
             return Batches(self, partition(size, names, **order), steps)
         filesystem, place = self.store.place(source)
-        shards = ParquetShards(place, size, names, filesystem=filesystem, **order)
+        # With rank and size, so that data that somebody writes to is told of below, in the words of an estimator.
+        place_of_rank = {"rank": ring.rank(), "size": ring.size()}
+        shards = ParquetShards(place, size, names, filesystem=filesystem, **place_of_rank, **order)
         _check_the_same(part, place, shards.rows)
         return Batches(self, shards, steps)
 
