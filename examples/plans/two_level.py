@@ -45,8 +45,8 @@ def main() -> None:
     assert (total == ring.size() * (ring.size() + 1) / 2).all()
     if ring.rank() == 0:
         for found in plans.report():
-            predicted, measured = found.predicted_s * 1e3, found.measured_s * 1e3
-            print(f"{found.generator}: predicted {predicted:.1f} ms, measured {measured:.1f} ms")
+            measured = "not measured" if found.measured_s is None else f"measured {found.measured_s * 1e3:.1f} ms"
+            print(f"{found.generator}: predicted {found.predicted_s * 1e3:.1f} ms, {measured}")
     ring.shutdown()
 
 

@@ -292,6 +292,8 @@ def test_the_command_runs_each_collective(tmp_path: Path, collective: str) -> No
 
 def registers() -> dict:
     """All that ranks can agree on, or refuse, in one job."""
+    import json
+
     from ringcore import plans
     from test_plans import served, star
 
@@ -332,7 +334,22 @@ def registers() -> dict:
     def with_servers(request):
         return served(request, 2)
 
-    for generator in (wrong, raises, late, large, other_ranks, no_plan, with_servers):
+    def lacks(request):
+        return refers(request)
+
+    def refers(request):
+        return request.nosuch
+
+    class Called:
+        def __call__(self, request):
+            return json_of(request)
+
+    def json_of(request):
+        return json.loads("{")
+
+    said["no_function"] = tell(plans.register, "star")
+    said["called"] = tell(plans.register, Called(), sizes=[1 << 18])
+    for generator in (lacks, wrong, raises, late, large, other_ranks, no_plan, with_servers):
         patience_s = 0.2 if generator is late else 60.0
         said[generator.__name__] = tell(plans.register, generator, sizes=[1 << 18], patience_s=patience_s)
         assert (ringcore.allreduce(data, op=ringcore.Sum) == right).all()
@@ -349,7 +366,9 @@ def registers() -> dict:
     for _ in range(40):
         assert (ringcore.allreduce(data, op=ringcore.Sum) == right).all()
     found = plans.report()
-    said["tried"] = [(one.generator, one.collective, one.nbytes, one.measured_s > 0, one.chosen) for one in found]
+    said["tried"] = [
+        (one.generator, one.collective, one.nbytes, (one.measured_s or 0) > 0, one.chosen) for one in found
+    ]
     ringcore.shutdown()
     return said
 
@@ -367,17 +386,30 @@ def test_ranks_register_generators_in_agreement_or_get_one_sentence(tmp_path: Pa
     refused = "are refused on all ranks: "
     assert refused + "for allreduce of 262144 bytes: wrong: " in said["wrong"][1]
     assert refused + "for allreduce of 262144 bytes it raised RuntimeError: it is Monday" in said["raises"][1]
+    for name, text in (
+        ("lacks", "return request.nosuch"),
+        ("called", 'return json.loads("{")'),
+        ("no_plan", "def no_plan"),
+    ):
+        place = re.search(r"\((/\S+), line (\d+)\)\. Remedy: ", said[name][1])
+        assert place, said[name][1]
+        assert text in Path(place[1]).read_text().splitlines()[int(place[2]) - 1]
+    assert "Remedy: mend it there" in said["lacks"][1]
+    assert "it raised JSONDecodeError: " in said["called"][1]
+    assert "plan check" not in said["lacks"][1] + said["no_plan"][1] + said["late"][1]
+    assert "Remedy: return builder.plan()" in said["no_plan"][1]
+    assert said["no_function"][0] == "InvalidArgument"
+    assert "'star' is no function, on rank 0. Remedy: pass a function" in said["no_function"][1]
     assert refused + "it was late: after 0.2 s it had made 0 plans of 1" in said["late"][1]
     assert "its plan is too large: it has 262146 steps, and 262144 can be verified" in said["large"][1]
     assert "the plan is of allreduce among 4 ranks, and allreduce among 3 was asked for" in said["other_ranks"][1]
-    assert "TypeError: it returned str, and not a Plan or None" in said["no_plan"][1]
+    assert "it returned str, and not a Plan or None (" in said["no_plan"][1]
     assert "the nodes that serve in the plan need --servers 2, and the job has none" in said["with_servers"][1]
     assert "Remedy: save the plan to a file; `ringcore plan check`" in said["wrong"][1]
     assert said["differs"][0] == "MismatchError"
     assert "rank 0: star; rank 1: wrong; rank 2: wrong" in said["differs"][1]
     assert "allreduce 'first' is under way on rank 0; wait for its handle before" in said["busy"][1]
-    assert said["tried"]
-    assert all(one[:4] == ["star", "allreduce", 1 << 18, True] for one in said["tried"])
+    assert [one[:4] for one in said["tried"]] == [["star", "allreduce", 1 << 18, True]]
 
 
 def requests_of_a_generator() -> list:

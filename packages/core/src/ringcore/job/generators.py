@@ -11,7 +11,8 @@ import json
 import logging
 import math
 import threading
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -27,7 +28,8 @@ ENTRY_POINTS = "ringcore.plans"
 # Each stands for what is nearer to it than to its neighbours: a plan counts chunks, not bytes.
 SIZES = (64 << 10, 1 << 20, 16 << 20, 256 << 20)
 _MOST_DATA = (1 << 63) - 1
-_REMEDY = "Remedy: save the plan to a file; `ringcore plan check` and `ringcore plan show` tell more."
+_CHECK = "save the plan to a file; `ringcore plan check` and `ringcore plan show` tell more"
+_MEND = "mend it there; it can be called without a job: generator(plans.Request('allreduce', 1 << 20, (0, 0)))"
 
 
 @dataclass(frozen=True)
@@ -39,17 +41,17 @@ class Outcome:
         collective: The operation.
         nbytes: So many, about.
         predicted_s: By the cost model.
-        measured_s: 0 where it was not tried: it was hopeless, or is taken always.
-        best_other_s: Of what stood beside it: measured, or predicted where it was not tried.
-        chosen: It has these operations from then on.
+        measured_s: `None` where it was not tried: it was hopeless, or is taken always.
+        best_other_s: Of what stood beside it: measured, or predicted where it was not tried. `None` where nothing did.
+        chosen: It has these operations from then on, or where lanes have chosen differently those of some lanes.
     """
 
     generator: str
     collective: str
     nbytes: int
     predicted_s: float
-    measured_s: float
-    best_other_s: float
+    measured_s: float | None
+    best_other_s: float | None
     chosen: bool
 
 
@@ -95,11 +97,16 @@ def register(
         InvalidArgument: A plan is wrong, late, too large, or not for this job. On every rank, with the reason.
     """
     current = context()
-    name = getattr(generator, "__name__", type(generator).__name__)
+    name = getattr(generator, "__name__", type(generator).__name__ if callable(generator) else repr(generator))
     wishes = _wishes(collectives, sizes)
     call = current.next_name("plans.register")
     own = {"generator": name, "wishes": [asdict(wish) for wish in wishes], "root": root, "always": always}
     refused = _not_now(current, collectives)
+    if not callable(generator):
+        refused = (
+            f"{generator!r} is no function, on rank {current.rank}. Remedy: pass a function from a Request to a Plan, "
+            "as it is, without calling it"
+        )
     _agree(call, own, refused)
     if current.size == 1:
         return []
@@ -109,7 +116,8 @@ def register(
     verdicts = [json.loads(part) for part in gather_bytes(_encode({"why": reason}), f"{call}.verdicts")]
     reasons = [verdict["why"] for verdict in verdicts if verdict["why"]]
     if reasons:
-        raise InvalidArgument(f"the plans of {name!r} are refused on all ranks: {reasons[0]}. {_REMEDY}")
+        remedy = offered[0].get("remedy", _CHECK)
+        raise InvalidArgument(f"the plans of {name!r} are refused on all ranks: {reasons[0]}. Remedy: {remedy}.")
     offers = [(plan.native, wish.least, wish.most, always) for plan, wish in plans]
     current.runtime.offer_plans(current.rank, [*current.host_of, *current.server_hosts], current.servers, offers)
     # Whoever goes on finds the plans on all ranks; on the servers they come before whatever is submitted from now on.
@@ -120,7 +128,20 @@ def register(
 
 def report() -> list[Outcome]:
     """What was found of the registered plans so far, on this rank; all ranks have chosen the same."""
-    return [Outcome(*each) for each in context().runtime.plan_outcomes()]
+    # The engine compares in each of its lanes, and the caller knows of no lanes: there the quickest time counts.
+    of_lanes: dict[tuple[str, str, int], list[tuple[float, float, float, bool]]] = {}
+    for each in context().runtime.plan_outcomes():
+        of_lanes.setdefault(each[:3], []).append(each[3:])
+    outcomes = []
+    for what, found in of_lanes.items():
+        predicted, measured, best_other, chosen = zip(*found, strict=True)
+        outcomes.append(Outcome(*what, min(predicted), _least(measured), _least(best_other), any(chosen)))
+    return outcomes
+
+
+def _least(seconds: Iterable[float]) -> float | None:
+    """Without the zeros, by which the engine says that it has not measured."""
+    return min(filter(None, seconds), default=None)
 
 
 def register_installed(names: str) -> None:
@@ -174,7 +195,7 @@ def _agree(call: str, own: dict[str, object], refused: str | None) -> None:
     parts = [json.loads(part) for part in gather_bytes(_encode({"what": own, "refused": refused}), call)]
     reasons = [part["refused"] for part in parts if part["refused"]]
     if reasons:
-        raise InvalidArgument(f"no plans can be registered now: {reasons[0]}")
+        raise InvalidArgument(f"no plans can be registered: {reasons[0]}")
     if any(part["what"] != parts[0]["what"] for part in parts):
         listed = "; ".join(f"rank {rank}: {part['what']['generator']}" for rank, part in enumerate(parts))
         raise MismatchError(
@@ -187,7 +208,7 @@ def _generate(generator: Generator, wishes: list[_Wish], current: Context, root:
     """On rank 0: the plans, with their hashes; or why there are none."""
     entries: list[dict[str, object]] = []
     blobs: list[bytes] = []
-    problems: list[str] = []
+    problems: list[tuple[str, str]] = []  # each with its remedy
     told = current.told
     topology, host_names = (None, ()) if told is None else (told.topology, told.host_names)
 
@@ -199,20 +220,16 @@ def _generate(generator: Generator, wishes: list[_Wish], current: Context, root:
             )  # fmt: skip
             try:
                 plan = generator(request)
-                if plan is None:
-                    continue
-                if not isinstance(plan, Plan):
-                    raise TypeError(f"it returned {type(plan).__name__}, and not a Plan or None")
-                if plan.steps > _native.MOST_PLAN_STEPS:
-                    problems.append(
-                        f"for {_name(wish)} its plan is too large: it has {plan.steps} steps, and "
-                        f"{_native.MOST_PLAN_STEPS} can be verified; use fewer chunks"
-                    )
-                    return
-                blob = plan.to_bytes()
-            except Exception as error:
-                problems.append(f"for {_name(wish)} it raised {type(error).__name__}: {error}")
+                blob = None if plan is None else _written(plan, generator)
+            except _Unwritten as error:
+                problems.append((f"for {_name(wish)} {error}", error.remedy))
                 return
+            except Exception as error:
+                where = _line_of(error, generator)
+                problems.append((f"for {_name(wish)} it raised {type(error).__name__}: {error} ({where})", _MEND))
+                return
+            if plan is None or blob is None:
+                continue
             entries.append({"wish": number, "bytes": len(blob), "hash": plan.hash})
             blobs.append(blob)
 
@@ -220,10 +237,46 @@ def _generate(generator: Generator, wishes: list[_Wish], current: Context, root:
     thread.start()
     thread.join(patience_s)
     if thread.is_alive():
-        return _pack(
-            {"why": f"it was late: after {patience_s:g} s it had made {len(entries)} plans of {len(wishes)}"}, []
+        why = f"it was late: after {patience_s:g} s it had made {len(entries)} plans of {len(wishes)}"
+        return _pack({"why": why, "remedy": "make it quicker, ask it for fewer sizes, or pass a larger patience_s"}, [])
+    if problems:
+        why, remedy = problems[0]
+        return _pack({"why": why, "remedy": remedy}, [])
+    return _pack({"plans": entries}, blobs)
+
+
+class _Unwritten(Exception):
+    """What a generator returned cannot be given to the others."""
+
+    def __init__(self, why: str, remedy: str) -> None:
+        super().__init__(why)
+        self.remedy = remedy
+
+
+def _written(plan: object, generator: Generator) -> bytes:
+    if not isinstance(plan, Plan):
+        raise _Unwritten(
+            f"it returned {type(plan).__name__}, and not a Plan or None ({_place_of(generator)})",
+            "return builder.plan() of a plans.Builder, or None where it has no plan",
         )
-    return _pack({"why": problems[0]} if problems else {"plans": entries}, blobs)
+    if plan.steps > _native.MOST_PLAN_STEPS:
+        raise _Unwritten(
+            f"its plan is too large: it has {plan.steps} steps, and {_native.MOST_PLAN_STEPS} can be verified",
+            "use fewer chunks",
+        )
+    return plan.to_bytes()
+
+
+def _line_of(error: Exception, generator: Generator) -> str:
+    """Where in the generator's file it was raised, or what was called from there that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # The first is of this file.
+    own = [frame for frame in frames if frame.filename == frames[0].filename]
+    return f"{own[-1].filename}, line {own[-1].lineno}" if own else _place_of(generator)
+
+
+def _place_of(generator: Generator) -> str:
+    code = getattr(generator, "__code__", None) or getattr(type(generator).__call__, "__code__", None)
+    return "it has no lines in Python" if code is None else f"{code.co_filename}, line {code.co_firstlineno}"
 
 
 def _look_at(
