@@ -1,7 +1,7 @@
 """A collective in a process set of other ranks.
 
 raises: -, InvalidArgument
-words: rank 1 | [0] | included()
+words: allreduce 'loss' | rank 1 | [0] | included()
 remedy: Only members call: if process_set.included().
 """
 
@@ -10,4 +10,4 @@ import ringcore as ring
 
 ring.init()
 alone = ring.add_process_set([0])
-ring.allreduce(np.ones(3, np.float32), process_set=alone)
+ring.allreduce(np.ones(3, np.float32), process_set=alone, name="loss")

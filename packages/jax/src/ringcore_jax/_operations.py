@@ -40,7 +40,7 @@ def _is_traced(leaves: Sequence[Any]) -> bool:
 def _call(collective: str, name: str | None, process_set: ProcessSet, **options: Any) -> Call:
     current = context()
     everybody = process_set is global_process_set
-    number = process_set_id_of(process_set)
+    number = process_set_id_of(process_set, collective, name)
     rank, size = (current.rank, current.size) if everybody else (process_set.rank(), process_set.size())
     return Call(collective, name, number, rank, size, **options)
 

@@ -59,6 +59,7 @@ class ReduceOp(enum.IntEnum):
 
 DTYPE_CODES: dict[str, int] = dict(_native.DTYPES)
 COLLECTIVE_CODES: dict[str, int] = dict(_native.COLLECTIVES)
+KINDS: dict[int, str] = {code: kind for kind, code in COLLECTIVE_CODES.items()}
 _FLOATS = {code for name, code in DTYPE_CODES.items() if "float" in name}
 _ALLREDUCE: int = COLLECTIVE_CODES["allreduce"]
 _ALLGATHER: int = COLLECTIVE_CODES["allgather"]
@@ -85,7 +86,7 @@ def name_or_next(name: str | None, kind: str, process_set: ProcessSet | None) ->
         return name
     if name is not None:
         raise InvalidArgument(f"{kind}: the name is {name!r}; pass a str, or none")
-    return context().next_name(kind, 0 if process_set is None else process_set_id_of(process_set))
+    return context().next_name(kind, 0 if process_set is None else process_set_id_of(process_set, kind))
 
 
 # Makes the result of a handle that has ended.
@@ -144,7 +145,7 @@ def allreduce(
             sources, targets, name, prescale_factor * postscale_factor, process_set, result=result, finish=finish,
             blocking=blocking,
         )  # fmt: skip
-    set_id = 0 if process_set is global_process_set else process_set_id_of(process_set)
+    set_id = 0 if process_set is global_process_set else process_set_id_of(process_set, "allreduce", name)
     return context().runtime.submit(
         _ALLREDUCE, name, sources, targets, op, 0, prescale_factor, postscale_factor, set_id, priority, (), blocking,
         result, finish, again=again, compression=compression,
@@ -171,7 +172,7 @@ def allreduce_in_place(
             blocking=True,
         )  # fmt: skip
         return
-    set_id = 0 if process_set is global_process_set else process_set_id_of(process_set)
+    set_id = 0 if process_set is global_process_set else process_set_id_of(process_set, "allreduce", name)
     context().runtime.allreduce_in_place(array, name, op, prescale_factor, postscale_factor, set_id)
 
 
@@ -435,7 +436,7 @@ def barrier(name: str, *, process_set: ProcessSet = global_process_set, blocking
 
 def join(*, process_set: ProcessSet = global_process_set) -> int:
     """Contribute nothing to the allreduces of the others until all ranks have joined; returns the last one to join."""
-    handle = context().runtime.join(process_set_id_of(process_set))
+    handle = context().runtime.join(process_set_id_of(process_set, "join"))
     handle.wait()
     context().joins += 1
     return int(handle.last_joined)
@@ -458,7 +459,7 @@ def _submit(
     result: object = None,
     finish: Finish | None = None,
 ) -> Handle:
-    set_id = process_set_id_of(process_set)
+    set_id = process_set_id_of(process_set, KINDS[collective], name)
     return context().runtime.submit(
         collective, name, sources, targets, op, root, prescale, postscale, set_id, priority, splits, blocking, result,
         finish,

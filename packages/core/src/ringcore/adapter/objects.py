@@ -92,4 +92,4 @@ def allgather_object(value: Any, *, name: str | None = None, process_set: Proces
 
 def gather_bytes(data: bytes, name: str, process_set: ProcessSet = global_process_set) -> list[bytes]:
     """Every rank's bytes, in the order of the ranks. Nothing is pickled."""
-    return agreement.gather_bytes(data, name, process_set_id_of(process_set))
+    return agreement.gather_bytes(data, name, process_set_id_of(process_set, "allgather", name))

@@ -93,7 +93,7 @@ class Verbs(Starts[Tensor]):
         """`allreduce` in place: the tensor holds the result afterwards and is returned."""
         # As short as it can be, for the small ones of every step: no call between here and the engine.
         current = context()
-        set_id = 0 if process_set is global_process_set else process_set_id_of(process_set)
+        set_id = 0 if process_set is global_process_set else process_set_id_of(process_set, "allreduce", name)
         if name is None:
             name = current.next_name("allreduce", set_id)
         try:
@@ -151,7 +151,7 @@ class Verbs(Starts[Tensor]):
         # The way of every gradient of a loop written by hand: as short as `allreduce_`.
         current = context()
         tensors = (tensor,)
-        set_id = 0 if process_set is global_process_set else process_set_id_of(process_set)
+        set_id = 0 if process_set is global_process_set else process_set_id_of(process_set, "allreduce", name)
         if name is None:
             name = current.next_name("allreduce", set_id)
         try:
@@ -681,7 +681,11 @@ class Verbs(Starts[Tensor]):
         is_lazy = self._is_lazy
         if is_lazy is not None and (is_lazy(tensor) or is_lazy(out)):
             return False
-        set_id = 0 if process_set is global_process_set else process_set_id_of(process_set)
+        set_id = (
+            0
+            if process_set is global_process_set
+            else process_set_id_of(process_set, collectives.KINDS[collective], name)
+        )
         try:
             context().runtime.run_into(collective, tensor, out, name, op, root, prescale, postscale, set_id)
         except TypeError:  # an array that needs a copy, or an argument of which the longer way tells

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from ringcore._errors import InvalidArgument, RingcoreError
@@ -26,6 +26,8 @@ class ProcessSet:
     _registered: ClassVar[weakref.WeakSet[ProcessSet]] = weakref.WeakSet()
 
     def __init__(self, ranks: Sequence[int]) -> None:
+        if not isinstance(ranks, Iterable) or not all(hasattr(each, "__index__") for each in ranks):
+            raise InvalidArgument(f"a process set is made of a list of ranks, as [0, 2], not of {ranks!r}")
         if len(set(ranks)) != len(ranks):
             raise InvalidArgument(f"a process set names each rank once, not {list(ranks)}")
         self._ranks = sorted(ranks)
@@ -166,21 +168,32 @@ def _forget(process_set: ProcessSet, number: int) -> None:
     process_set.process_set_id = None
 
 
-def process_set_id_of(process_set: ProcessSet) -> int:
+def process_set_id_of(process_set: ProcessSet, kind: str = "", name: str | None = None) -> int:
     """The engine's number of a registered process set that this rank is a member of.
+
+    Args:
+        process_set: The set.
+        kind: The operation that is to run in it, for errors.
+        name: The operation's, where it has one already.
 
     Raises:
         InvalidArgument: It is not registered, or this rank is not a member.
     """
     if process_set is global_process_set:
         return 0
+    if isinstance(process_set, ProcessSet) and process_set.process_set_id is not None and process_set.included():
+        return process_set.process_set_id
+    call = " ".join(filter(None, (kind, name and repr(name))))
+    raise InvalidArgument(f"{call}: {_why_not(process_set)}" if call else _why_not(process_set))
+
+
+def _why_not(process_set: object) -> str:
+    """Why no operation of this rank can run in it."""
     if not isinstance(process_set, ProcessSet):
-        raise InvalidArgument(f"process_set is {process_set!r}; pass what add_process_set has returned")
+        return f"process_set is {process_set!r}; pass what add_process_set has returned"
     if process_set.process_set_id is None:
-        raise InvalidArgument(f"{process_set} is not registered; call add_process_set on every rank first")
-    if not process_set.included():
-        raise InvalidArgument(
-            f"rank {rank()} is not a member of the process set {process_set.ranks}; only members call, those for which "
-            "process_set.included() is true"
-        )
-    return process_set.process_set_id
+        return f"{process_set} is not registered; call add_process_set on every rank first"
+    return (
+        f"rank {rank()} is not a member of the process set {process_set.ranks}; only members call, those for which "
+        "process_set.included() is true"
+    )
