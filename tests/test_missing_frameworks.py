@@ -1,9 +1,12 @@
 """An adapter whose framework is not installed says what to install."""
 
+import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 PACKAGES = Path(__file__).parent.parent / "packages"
 # What a user writes -> what is not installed, and the remedy.
@@ -26,6 +29,7 @@ MISSING = {
 }
 # Keras is there, and what it runs on is not.
 WITHOUT_BACKEND = {"import ringcore_keras": ("tensorflow", "'ringcore-keras[tensorflow]'")}
+WITH_ANOTHER = "'ringcore-keras[tensorflow]'; or, as torch is installed: set KERAS_BACKEND=torch"
 PROGRAM = """
 import sys
 from importlib.machinery import PathFinder
@@ -76,4 +80,14 @@ def test_horovods_modules_say_which_extra_they_need() -> None:
 
 
 def test_keras_without_its_backend_says_which_extra_brings_one() -> None:
-    check(told({"tensorflow"}, WITHOUT_BACKEND), WITHOUT_BACKEND)
+    check(told({"tensorflow", "jax", "torch"}, WITHOUT_BACKEND), WITHOUT_BACKEND)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+def test_keras_without_its_backend_names_one_that_is_there() -> None:
+    statements = {"import ringcore_keras": ("tensorflow", WITH_ANOTHER)}
+    check(told({"tensorflow", "jax"}, statements), statements)
+    adapter = {
+        "import ringcore_keras": ("tensorflow", WITH_ANOTHER.replace(": set", ": pip install ringcore-torch, and set"))
+    }
+    check(told({"tensorflow", "jax", "ringcore_torch"}, adapter), adapter)

@@ -189,7 +189,7 @@ void Engine::go_on_with(const View& view, const std::vector<Place>& lost) {
   sets.emplace_back(kWorld, view.members);
   for (auto& peer : membership_.go_on_with(view.epoch, view.members)) elastic_->former.push_back(std::move(peer));
   links_changed_ = true;
-  const std::shared_ptr<const Error> change = describe_change(view, why, joined, before);
+  const std::shared_ptr<const Error> change = describe_change(why, joined, before);
   if (before > 0) elastic_->change = change;
   elastic_->members_of.emplace(view.epoch, view.members);
   elastic_->has_failed = before > 0 && (elastic_->has_failed || !under_way.repeats);
@@ -209,21 +209,19 @@ void Engine::go_on_with(const View& view, const std::vector<Place>& lost) {
   repeat(again);
 }
 
-std::shared_ptr<const Error> Engine::describe_change(const View& view, const std::string& lost, const Places& joined,
-                                                     int before) const {
+std::shared_ptr<const Error> Engine::describe_change(const std::string& lost, const Places& joined, int before) const {
   std::vector<Rank> ranks;
   for (const Place place : joined) ranks.push_back(membership_.rank_of(place));
   const bool has_lost = before + static_cast<int>(joined.size()) > size() || joined.empty();
   const std::string come =
       joined.empty() ? "" : list_ranks(ranks) + (joined.size() == 1 ? " has" : " have") + " joined";
   return std::make_shared<const Error>(
-      ErrorKind::kMembershipChanged, (has_lost ? lost : "") + (has_lost && !joined.empty() ? "; " : "") + come +
-                                         ". The job goes on with " + std::to_string(size()) +
-                                         (joined.empty() ? " of " : " ranks instead of ") + std::to_string(before) +
-                                         (joined.empty() ? " ranks" : "") + " in epoch " + std::to_string(view.epoch) +
-                                         ", where this is rank " + std::to_string(rank()) +
-                                         ". Remedy: go back to the last state that all ranks have, and repeat the "
-                                         "step; ringcore.elastic.run does so.");
+      ErrorKind::kMembershipChanged,
+      (has_lost ? lost : "") + (has_lost && !joined.empty() ? "; " : "") + come + ". The job goes on with " +
+          std::to_string(size()) + (joined.empty() ? " of " : " ranks instead of ") + std::to_string(before) +
+          (joined.empty() ? " ranks" : "") + ", where this is rank " + std::to_string(rank()) +
+          ". Remedy: go back to the last state that all ranks have, and repeat the "
+          "step; ringcore.elastic.run does so.");
 }
 
 // Whatever is still under way ends with the error.

@@ -374,8 +374,8 @@ class Engine {
   void note_released(const ProcessSet& set);
   void be_evicted(const View& view);
   void go_on_with(const View& view, const std::vector<Place>& lost);
-  std::shared_ptr<const Error> describe_change(const View& view, const std::string& lost,
-                                               const std::vector<Place>& joined, int before) const;
+  std::shared_ptr<const Error> describe_change(const std::string& lost, const std::vector<Place>& joined,
+                                               int before) const;
   void drop_world(const Error& error);
   bool is_server(Rank rank) const { return rank >= size() - serving_; }
   std::string title_of(Rank rank) const;

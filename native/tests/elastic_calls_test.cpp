@@ -490,7 +490,12 @@ TEST_CASE("elastic: that ranks waited in the epoch before is no deadlock in the 
   for (const OperationPointer& operation : waits) CHECK_FALSE(operation->done());
   job.network().kill(2);
   REQUIRE(job.run_until([&] { return tell(), go_on(job, 2); }));
-  for (const OperationPointer& operation : waits) CHECK(operation->error->kind() == ErrorKind::kMembershipChanged);
+  for (const OperationPointer& operation : waits) {
+    CHECK(operation->error->kind() == ErrorKind::kMembershipChanged);
+    const std::string said = operation->error->what();
+    CHECK(said.find("The job goes on with 2 of 3 ranks, where this is rank ") != std::string::npos);
+    CHECK(said.find("epoch") == std::string::npos);  // which is an epoch of training for whoever reads it
+  }
   accept_changes(job, 2);
 
   // Now rank 1 is the one that computes, and both wait as before only later.

@@ -9,13 +9,26 @@ model.fit(..., callbacks=[ring.callbacks.BroadcastGlobalVariablesCallback(0)])
 
 from __future__ import annotations
 
+from importlib.util import find_spec as _find_spec
+
 from ringcore import adapter as _adapter
+
+_BACKENDS = ("tensorflow", "jax", "torch")
+
+
+def _remedy_without(backend: str) -> str:
+    """Keras takes TensorFlow where nobody chooses, and whoever has another backend need only say so."""
+    remedy = f"'ringcore-keras[{backend}]'"
+    for other in _BACKENDS:
+        if other != backend and _find_spec(other) is not None:
+            adapter = "" if _find_spec(f"ringcore_{other}") is not None else f"pip install ringcore-{other}, and "
+            return f"{remedy}; or, as {other} is installed: {adapter}set KERAS_BACKEND={other}"
+    return remedy
+
 
 _adapter.require_same_version("ringcore-keras")
 _adapter.import_framework(
-    "keras",
-    "ringcore-keras",
-    {"keras": "keras", **{backend: f"'ringcore-keras[{backend}]'" for backend in ("tensorflow", "jax", "torch")}},
+    "keras", "ringcore-keras", {"keras": "keras", **{backend: _remedy_without(backend) for backend in _BACKENDS}}
 )
 
 from typing import Any

@@ -124,7 +124,7 @@ def _common_origin(current: Context) -> int:
 
 def _meet() -> int:
     """This rank's clock at a moment that is about the same on all ranks: the end of a barrier."""
-    meet(context().next_name("barrier"))
+    meet(context().next_name("start_timeline"))
     return time.monotonic_ns()
 
 
@@ -223,7 +223,7 @@ def _pieces_of_all(part: Path) -> Iterator[list[bytes]]:
             own.seek(len(_PART_BEGIN))
         except OSError as error:
             _log.warning("rank %d: what it has recorded is lost: %s", current.rank, error)
-        while any(pieces := gather_bytes(_next_events(own), current.next_name("timeline"))):
+        while any(pieces := gather_bytes(_next_events(own), current.next_name("stop_timeline"))):
             yield pieces
 
 

@@ -103,7 +103,16 @@ def build(environ: Mapping[str, str]) -> argparse.ArgumentParser:
 
 def _add_general(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("what to run").add_argument
-    add("-np", "-n", "--np", "--num-proc", type=_values.positive, metavar="N", dest="np", help="number of ranks")
+    add(
+        "-np",
+        "-n",
+        "--np",
+        "--num-proc",
+        type=_values.positive,
+        metavar="N",
+        dest="np",
+        help="number of ranks; of an elastic job, at least so many begin",
+    )
     add(
         "--servers",
         type=_values.count,
@@ -197,8 +206,14 @@ def _add_elastic(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group(
         "elastic jobs", "With --min-np, --max-np or --host-discovery-script ranks may come and go; see docs/elastic.md."
     ).add_argument
-    add("--min-np", "--min-num-proc", type=_values.positive, metavar="N", help="go on with so many ranks (-np)")
-    add("--max-np", "--max-num-proc", type=_values.positive, metavar="N", help="take no more ranks (all slots)")
+    add("--min-np", "--min-num-proc", type=_values.positive, metavar="N", help="go on with so many ranks (-np, or 1)")
+    add(
+        "--max-np",
+        "--max-num-proc",
+        type=_values.positive,
+        metavar="N",
+        help="take no more ranks (all slots of the hosts, from the beginning, also where -np is less)",
+    )
     add(
         "--spares",
         type=_values.count,

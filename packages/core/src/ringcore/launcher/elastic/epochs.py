@@ -101,7 +101,7 @@ class Epochs(Starting):
         self._failures.clear()
         self._server.announce(self._epoch, len(ready))
         dealt = deal(ready)
-        self.note(f"epoch {self._epoch}: ranks are those of the places {[p.place.number for p, _ in dealt]}")
+        self.note(f"membership {self._epoch}: ranks are those of the places {[p.place.number for p, _ in dealt]}")
         for process in self._places.processes():
             process.in_epoch = False
         newest = max(process.epoch for process in ready)
@@ -154,7 +154,7 @@ class Epochs(Starting):
         """Ranks have agreed to go on without others, in their processes."""
         self._epoch += 1
         self._resets += 1
-        self.note(f"epoch {self._epoch}: the ranks of the places {[p.place.number for p in members]} go on")
+        self.note(f"membership {self._epoch}: the ranks of the places {[p.place.number for p in members]} go on")
         for process in self._places.processes():
             if process.in_epoch and process not in members:
                 process.in_epoch = False
