@@ -367,5 +367,7 @@ def test_ranks_that_were_told_different_things_are_told_so(tmp_path: Path) -> No
         for rank in range(2):
             said = found[rank][number]
             assert all(word in said for word in words), f"rank {rank}, case {number}: {said}"
+    elastic = ranks.run(make_shards, 2, tmp_path, [({**same, "seed": 1}, same)], env={"RINGCORE_ELASTIC": "1"})
+    assert elastic == [["2 batches"]] * 2
     assert [said[9].partition(":")[0] for said in found] == ["MismatchError", "FileNotFoundError"]
     assert [said[10].partition(":")[0] for said in found] == ["ValueError", "MismatchError"]

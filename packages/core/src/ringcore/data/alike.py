@@ -50,8 +50,8 @@ def tell_refusal(error: Exception) -> None:
 
 
 def _exchange(own: dict[str, object]) -> list[dict[str, dict[str, str]]]:
-    # A newcomer of an elastic job is no member yet, and the others have made theirs before it came.
-    if not is_initialized() or context().size == 1 or context().is_newcomer:
+    # Who comes to an elastic job makes its own when the others have long made theirs.
+    if not is_initialized() or context().size == 1 or context().settings.elastic:
         return []
     return [json.loads(part) for part in gather_bytes(json.dumps(own).encode(), context().next_name(_CALL))]
 

@@ -20,7 +20,8 @@ class ParquetShards(Shards):
     part, and shares one with a neighbour where the cut goes through it. A window of rows is in memory and is shuffled
     inside, while the next one is read. Whoever iterates again goes on: at the next epoch, or where it has stopped.
 
-    Where rank and size are those of the job, all ranks make it, and what they were told of the data is compared.
+    Where rank and size are those of the job, all ranks make it, and what they were told of the data is compared; but
+    not in an elastic job.
 
     Args:
         source: A folder, a file, several files, or a dataset of pyarrow (of Delta or Iceberg, for example).
