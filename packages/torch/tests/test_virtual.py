@@ -174,6 +174,70 @@ def test_nor_on_who_comes_and_goes(tmp_path: Path) -> None:
     assert found == _bits(alone)
 
 
+def makes_mistakes() -> dict:
+    """Returns the error of each mistake, and what the ranks have after a step without one."""
+    import ringcore_torch as ring
+    import torch
+
+    ring.init()
+    rank = ring.rank()
+    model = torch.nn.Linear(3, 2)
+    ring.broadcast_parameters(model.state_dict())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(mistake: str, virtual: ring.VirtualRanks, number: int, steps: bool = True) -> None:
+        for _ in virtual.deal(number):
+            if mistake == "inside":
+                optimizer.step()
+            if mistake != "no backward" or rank == 0:
+                model(torch.randn(4, 3)).square().mean().backward()
+            if mistake == "all leave" or (mistake == "one leaves" and rank == 1):
+                break
+        if steps:
+            optimizer.step()
+
+    def leaves_then_deals(virtual: ring.VirtualRanks) -> None:
+        step("all leave", virtual, 6, steps=False)
+        step("", virtual, 7)
+
+    def alike(virtual: ring.VirtualRanks) -> list[list[float]]:
+        """Also a step that comes again: a job has gone back to a commit."""
+        step("all leave", virtual, 9, steps=False)
+        step("", virtual, 8)
+        return [each.tolist() for each in ring.allgather(model.weight[None].detach())]
+
+    found = {}
+    for mistake in ("all leave", "one leaves", "no backward", "inside"):
+        virtual = ring.VirtualRanks(4, model)
+        found[mistake] = caught(step, mistake, virtual, 5)["message"]
+        rows = alike(virtual)
+        assert rows[0] == rows[1], mistake
+    found["deals again"] = caught(leaves_then_deals, ring.VirtualRanks(4, model))["message"]
+    found["steps"] = caught(step, "", ring.VirtualRanks(4, model), (3 << 24) + rank)["message"]
+    found["count"] = caught(step, "", ring.VirtualRanks(4 + rank, model), 0)["message"]
+    found["seed"] = caught(step, "", ring.VirtualRanks(4, model, seed=rank), 0)["message"]
+    optimizer.step()  # nothing is under way
+    ring.shutdown()
+    return found
+
+
+def test_mistakes_are_told_on_every_rank(tmp_path: Path) -> None:
+    first, second = ranks.run(makes_mistakes, 2, tmp_path)
+    for mistake, number in (("all leave", 5), ("inside", 5), ("deals again", 6)):
+        for found in (first, second):
+            assert f"the loop over deal({number}) was left before its end" in found[mistake], found
+            assert "Remedy: let the loop come to its end" in found[mistake]
+    assert "optimizer.step()" in first["inside"] and "deal(7) begins" in first["deals again"]
+    assert "the loop over deal(5) was left" in second["one leaves"]
+    assert "rank 1 refused to go on: the loop over deal(5) was left" in first["one leaves"]
+    assert "micro-batch 2 of deal(5) has left no gradient" in second["no backward"]
+    assert "rank 1 refused to go on: micro-batch 2 of deal(5)" in first["no backward"]
+    for found in (first, second):
+        assert "50331648 on rank 0, 50331649 on rank 1" in found["steps"]
+        assert "VirtualRanks with different arguments: count is 4 on ranks [0] and 5 on ranks [1]" in found["count"]
+        assert "seed is 0 on ranks [0] and 1 on ranks [1]" in found["seed"]
+
+
 def test_what_has_no_meaning_is_refused() -> None:
     ring.init()
     with pytest.raises(InvalidArgument, match=r"'1' \(BatchNorm1d\) keeps running statistics"):

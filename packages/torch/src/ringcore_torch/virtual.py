@@ -6,18 +6,24 @@ alone, see `ringcore.adapter.virtual`. Ranks exchange the sums of whole subtrees
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
-from ringcore import InvalidArgument, adapter, global_process_set
+from ringcore import InvalidArgument, MismatchError, RingcoreError, adapter, global_process_set
 from ringcore.adapter import Node, SumTree, name_or_next, nodes_of, seed_of, share_out
 
 from ringcore_torch._operations import allgather
 from ringcore_torch.parameters import take_over
 from ringcore_torch.state import check_weights_of
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 # Ranks exchange pieces of so many elements: a rank has room for one piece of each rank's sums, beside its own.
 _PIECE_ELEMENTS = 1 << 20
+# The number of a step goes in two parts, as float32 has 24 bits; in front of it the rank that it is of.
+_STEP_PART = 1 << 20
+_STAMP = 3
 _NormWithStatistics = torch.nn.modules.batchnorm._NormBase
 
 # What is added up: the gradients that have one dtype and device, end to end.
@@ -67,6 +73,9 @@ class VirtualRanks:
         self._replaced = False
         self._unchecked = True  # the weights of all ranks, by each new job
         self._has_compared = False
+        self._step: int | None = None  # that is under way, or whose loop was left before its end
+        self._hooks: list[torch.utils.hooks.RemovableHandle] = []  # while a step is under way
+        weakref.finalize(self, _remove, self._hooks)
         take_over(self._parameters, self)
         adapter.after_init(self._on_init)
 
@@ -79,13 +88,31 @@ class VirtualRanks:
 
         Args:
             step: Its number; the same on all ranks.
+
+        Raises:
+            InvalidArgument: The loop over an earlier step was left before its end, or a body has left no gradient. An
+                optimizer of the same parameters raises the former as well.
+            MismatchError: The ranks are in different steps, or have other arguments or weights. On every rank.
         """
+        if self._step is not None and step > self._step:  # not where a job has gone back to an earlier one
+            self._refuse_to_go_on(f"and deal({step}) begins")
         if self._replaced:
             raise InvalidArgument("a later DistributedOptimizer or VirtualRanks averages the gradients of this model")
         if self._unchecked and adapter.followed().size > 1:
+            arguments = {"count": self.count, "seed": self.seed}
+            adapter.check_arguments("VirtualRanks", arguments, global_process_set, name=f"{self._name}.arguments")
             check_weights_of(self._named, global_process_set, f"{self._name}.weights", again=self._has_compared)
             self._has_compared = True
         self._unchecked = False
+        self._begin_step(step)
+        try:
+            yield from self._share_of(step)
+        except RingcoreError:  # which says why there are no averages
+            self._end_step()
+            raise
+        self._end_step()
+
+    def _share_of(self, step: int) -> Iterator[int]:
         own: SumTree[Flat] = SumTree(self.count, _add)
         done: dict[int, list[int]] = {}  # by place
         total = None
@@ -100,8 +127,9 @@ class VirtualRanks:
                 for number in share if place == members[current.rank] else ():
                     self._begin(step, number)
                     yield number
+                    self._check_body(step, number)
                     own.put((0, number), self._collect())
-            total = self._sum_up(own, done)
+            total = self._sum_up(step, own, done)
         torch.manual_seed(seed_of(self.seed, step, self.count))
         self._give(total)
 
@@ -132,6 +160,48 @@ class VirtualRanks:
         """Whoever comes has its own weights: they are compared in the next step."""
         self._unchecked = True
 
+    def _begin_step(self, step: int) -> None:
+        """Until the loop comes to its end, no optimizer may step these parameters: their gradients are this rank's."""
+        self._step = step
+        if not self._hooks:
+            self._hooks.append(register_optimizer_step_pre_hook(_refusing(weakref.ref(self))))
+
+    def _end_step(self) -> None:
+        self._step = None
+        _remove(self._hooks)
+
+    def refuse_to_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer is about to step, before a loop has come to its end.
+
+        Raises:
+            InvalidArgument: It has parameters that are trained here.
+        """
+        own = set(map(id, self._parameters))
+        if not self._replaced and any(id(each) in own for group in optimizer.param_groups for each in group["params"]):
+            self._refuse_to_go_on("or its body calls optimizer.step()")
+
+    def _refuse_to_go_on(self, what: str) -> None:
+        step = self._step
+        self._end_step()
+        self._refuse(
+            f"the loop over deal({step}) was left before its end, {what}: the gradients are those of this rank's last "
+            "micro-batch, and no averages, so that each rank would train a model of its own. Remedy: let the loop come "
+            "to its end, without break, return or an exception, and call optimizer.step() behind it"
+        )
+
+    def _check_body(self, step: int, number: int) -> None:
+        if self._parameters and all(parameter.grad is None for parameter in self._parameters):
+            self._refuse(
+                f"micro-batch {number} of deal({step}) has left no gradient, and would count as zeros. Remedy: call "
+                "loss.backward() in the body of the loop, and zero_grad() nowhere in it; where a micro-batch is to count "
+                "as zeros, call (0.0 * loss).backward()"
+            )
+
+    def _refuse(self, why: str) -> None:
+        """Raise here, and on the ranks that wait for the sums of this one."""
+        adapter.refuse(f"to go on: {why}", f"{self._name}.0.0", global_process_set)
+        raise InvalidArgument(f"VirtualRanks: {why}")
+
     def _begin(self, step: int, number: int) -> None:
         torch.manual_seed(seed_of(self.seed, step, number))
         self._noted = None
@@ -157,16 +227,19 @@ class VirtualRanks:
                     part.copy_(parameter.grad.detach().to_dense().reshape(-1))
         has = [float(parameter.grad is not None) for parameter in self._parameters]
         lost = [0.0, 0.0] if self._noted is None else [float(self._noted), 1.0]
-        return [*flat, torch.tensor([*has, *lost], dtype=torch.float32)]
+        return [*flat, torch.tensor([*has, *lost], dtype=torch.float32, device="cpu")]
 
-    def _sum_up(self, own: SumTree[Flat], done: dict[int, list[int]]) -> Flat | None:
+    def _sum_up(self, step: int, own: SumTree[Flat], done: dict[int, list[int]]) -> Flat | None:
         """The sum of all virtual ranks; None: a rank was lost with some of them."""
         nodes = [node for numbers in done.values() for node in nodes_of(numbers, self.count)]
         if len(done) == 1:
             return own.total
         total = []
-        ours = [own.sums[node] for node in sorted(own.sums)]
-        for group, like in enumerate(self._empty()):
+        # Each row says of which step it is, at the end of all groups.
+        stamp = torch.tensor([adapter.followed().rank, *divmod(step, _STEP_PART)], dtype=torch.float32, device="cpu")
+        ours = [[*flat, torch.cat([stamp, last])] for *flat, last in (own.sums[node] for node in sorted(own.sums))]
+        *groups, last = self._empty()
+        for group, like in enumerate([*groups, torch.cat([stamp, last])]):
             total.append(like)
             pieces = [torch.split(node[group], _PIECE_ELEMENTS) for node in ours]
             for index, piece in enumerate(torch.split(like, _PIECE_ELEMENTS)):
@@ -174,7 +247,10 @@ class VirtualRanks:
                 every = allgather(rows, name=f"{self._name}.{group}.{index}")
                 if list(adapter.followed().members) != list(done):
                     return None
+                if group == len(groups) and index == 0:
+                    _check_steps(every[:, :_STAMP])
                 piece.copy_(_in_tree(self.count, nodes, every))
+        total[-1] = total[-1][_STAMP:]
         return total
 
     def _empty(self) -> Flat:
@@ -182,7 +258,7 @@ class VirtualRanks:
         flat = [
             torch.empty(sum(p.numel() for p in each), device=device, dtype=dtype) for (device, dtype), each in groups
         ]
-        return [*flat, torch.empty(len(self._parameters) + 2, dtype=torch.float32)]
+        return [*flat, torch.empty(len(self._parameters) + 2, dtype=torch.float32, device="cpu")]
 
     def _give(self, total: Flat) -> None:
         *has, loss, losses = total.pop().tolist()
@@ -194,6 +270,38 @@ class VirtualRanks:
             for parameter, part in zip(parameters, torch.split(flat, sizes), strict=True):
                 grad = part.view(parameter.shape).to(parameter.dtype)
                 parameter.grad = grad if used[id(parameter)] else None
+
+
+def _refusing(virtual: weakref.ref[VirtualRanks]) -> Callable[..., None]:
+    """A hook that holds none of those whose optimizers it looks at."""
+
+    def refuse(optimizer: torch.optim.Optimizer, _args: Any, _options: Any) -> None:
+        owner = virtual()
+        if owner is not None:
+            owner.refuse_to_step(optimizer)
+
+    return refuse
+
+
+def _remove(hooks: list[torch.utils.hooks.RemovableHandle]) -> None:
+    while hooks:
+        hooks.pop().remove()
+
+
+def _check_steps(stamps: torch.Tensor) -> None:
+    """Whether all rows are of one step.
+
+    Raises:
+        MismatchError: They are not.
+    """
+    steps = {int(rank): int(high) * _STEP_PART + int(low) for rank, high, low in stamps.tolist()}
+    if len(set(steps.values())) > 1:
+        told = ", ".join(f"{step} on rank {rank}" for rank, step in steps.items())
+        raise MismatchError(
+            f"VirtualRanks: the ranks call deal(step) with different steps: {told}. Their sums are of different steps, "
+            "and so are the random numbers. Remedy: count steps in the same way on all ranks, and leave no loop over "
+            "deal() before its end"
+        )
 
 
 def _add(left: Flat, right: Flat) -> Flat:

@@ -7,6 +7,7 @@ share. An adapter imports nothing else of the core.
 from ringcore._native import Buffer, Handle, UnsupportedArray
 from ringcore._objects import unpickle
 from ringcore._version import __version__
+from ringcore.adapter.arguments import check_arguments
 from ringcore.adapter.asynchronous import Agreement, AsynchronousSums, Offer, Verdict, Word, check_bounds
 from ringcore.adapter.batch_norm import Statistics, batch_statistics
 from ringcore.adapter.buffer import DTYPE_NAMES, as_buffer, empty, from_bytes
@@ -59,7 +60,7 @@ from ringcore.adapter.gradients import (
     priority_of,
 )
 from ringcore.adapter.objects import gather_bytes
-from ringcore.adapter.refusals import refusing, title_of
+from ringcore.adapter.refusals import refuse, refusing, title_of
 from ringcore.adapter.sparse import check_rows, start_allreduce_of_rows
 from ringcore.adapter.starts import first, share_of
 from ringcore.adapter.tuning import Tuner, tell_untuned
@@ -137,6 +138,7 @@ __all__ = [
     "buckets",
     "capi",
     "check",
+    "check_arguments",
     "check_bounds",
     "check_gradient_options",
     "check_op",
@@ -176,6 +178,7 @@ __all__ = [
     "reduce",
     "reduce_compressed",
     "reducescatter",
+    "refuse",
     "refusing",
     "require_same_version",
     "root_index",

@@ -35,11 +35,22 @@ class refusing:  # noqa: N801  a function with a block, and much quicker than on
             return
         refused = isinstance(error, InvalidArgument)
         why = f"{title_of(self._kind, self._name)}: {'' if refused else f'{type(error).__name__}: '}{error}"
-        number = self._process_set.process_set_id
-        if self._tell and number is not None:
-            context().runtime.refuse(number, self._name, why)
+        if self._tell:
+            refuse(why, self._name, self._process_set)
         if refused:
             raise InvalidArgument(why) from None
+
+
+def refuse(why: str, name: str, process_set: ProcessSet) -> None:
+    """Tell the ranks that submit an operation of this name that this rank does not: they raise it at once.
+
+    Args:
+        why: Goes into their messages.
+        name: Identifies the operation on all ranks.
+        process_set: The ranks that take part.
+    """
+    if process_set.process_set_id is not None:
+        context().runtime.refuse(process_set.process_set_id, name, why)
 
 
 def title_of(kind: str, name: str | None) -> str:

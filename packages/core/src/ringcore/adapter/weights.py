@@ -36,15 +36,27 @@ def check_weights(
         MismatchError: They differ. On every rank.
     """
     own = [] if abstains(process_set, again=again) else list(hashes)
-    memory = (ctypes.c_int64 * (2 * len(names)))(*comparable(own))
-    buffer = (Buffer(ctypes.addressof(memory), (len(memory),), _INT64, memory),)
-    allreduce(buffer, buffer, name, op=ReduceOp.MAX, process_set=process_set, blocking=True)
-    wrong = differing(list(memory))
+    wrong = compared(own, len(names), process_set, name)
     if not wrong:
         return
     own = own or list(hashes)
     theirs = gather_bytes(own[wrong[0]].to_bytes(8, "little"), f"{name}.differ", process_set)
     raise different_weights(names, wrong, [int.from_bytes(each, "little") for each in theirs], process_set, remedy)
+
+
+def compared(own: Sequence[int], count: int, process_set: ProcessSet, name: str) -> list[int]:
+    """Of which of so many hashes the ranks have several: one small allreduce.
+
+    Args:
+        own: This rank's, or none where it abstains.
+        count: How many there are on every rank.
+        process_set: The ranks that are to have the same.
+        name: Identifies the call on all ranks.
+    """
+    memory = (ctypes.c_int64 * (2 * count))(*comparable(own))
+    buffer = (Buffer(ctypes.addressof(memory), (len(memory),), _INT64, memory),)
+    allreduce(buffer, buffer, name, op=ReduceOp.MAX, process_set=process_set, blocking=True)
+    return differing(list(memory))
 
 
 def abstains(process_set: ProcessSet, *, again: bool) -> bool:
