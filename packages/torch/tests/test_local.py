@@ -202,6 +202,31 @@ def test_an_outer_state_is_kept(delay: int) -> None:
 
 
 @on(TWO)
+@pytest.mark.parametrize("steps", [0, 5])
+def test_arguments_that_differ_are_told_before_the_first_step(steps: int) -> None:
+    """Also where training goes on from a state."""
+    model, own = net(), ring.rank()
+    compression = ["int8", "bf16"][own]
+    outer = torch.optim.SGD(model.parameters(), lr=0.5 + 0.25 * own)
+    wrapped = {
+        r"LocalSGD with different arguments: every is 2 on ranks \[0\] and 3 on ranks \[1\]\. Remedy": ring.LocalSGD(
+            sgd(model), every=2 + own, check_weights=False
+        ),
+        r"every is 4.* and 6.*; fragments is 1.* and 2.*; delay is 1.* and 2.*; alpha is 0\.5.* and 0\.25.*; "
+        r"compression is int8 on ranks \[0\] and bf16 on ranks \[1\]; outer is SGD .*0\.5": ring.DiLoCo(
+            sgd(model), outer, every=4 + 2 * own, fragments=1 + own, delay=1 + own, alpha=0.5 - 0.25 * own,
+            compression=compression,
+        ),
+    }  # fmt: skip
+    before = copy.deepcopy(model.state_dict())
+    for told, optimizer in wrapped.items():
+        optimizer._steps = steps
+        with pytest.raises(ringcore.MismatchError, match=told):
+            step(model, optimizer, own_batches())
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+@on(TWO)
 def test_what_does_not_fit_is_refused() -> None:
     model = net()
     with pytest.raises(ringcore.InvalidArgument, match="at least 1"):

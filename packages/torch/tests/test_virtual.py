@@ -15,6 +15,7 @@ import torch
 from ringcore import InvalidArgument
 from support import ranks
 from support.processes import Ringrun
+from support.rank import caught
 
 VIRTUAL, STEPS = 6, 4
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from ringcore import InvalidArgument, adapter
@@ -23,16 +23,21 @@ from ringcore_torch.wrapping import with_methods
 class _LocalOptimizer(torch.optim.Optimizer):
     """The methods that an optimizer gets whose ranks step on their own."""
 
+    _kind: ClassVar[str]
     _named: list[tuple[str, torch.Tensor]]
     _every: int
     _steps: int
     _process_set: ProcessSet
     _prefix: str
     _checks_weights: bool
+    # The arguments that decide when ranks meet and what they do there.
+    _arguments: dict[str, object]
+    _compares_arguments: bool
 
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Step with this rank's own gradients; every so often, meet the others."""
         adapter.count_step()
+        self._compare_arguments()
         # Later on each rank has weights of its own between two meetings. All ranks have made as many steps, also one
         # that has loaded a state or has joined the others.
         if self._checks_weights and self._steps == 0 and self._process_set.size() > 1:
@@ -41,6 +46,13 @@ class _LocalOptimizer(torch.optim.Optimizer):
         self._steps += 1
         self._meet()
         return loss
+
+    def _compare_arguments(self) -> None:
+        """Before the first step. Whoever joins an elastic job compares nothing, as the others do not."""
+        compares, self._compares_arguments = self._compares_arguments, False
+        if compares and self._process_set.size() > 1 and (self._steps == 0 or not adapter.is_elastic()):
+            name = f"{self._prefix}.arguments"
+            adapter.check_arguments(self._kind, self._arguments, self._process_set, name=name)
 
     def _meet(self) -> None:
         raise NotImplementedError
@@ -57,6 +69,8 @@ class _LocalOptimizer(torch.optim.Optimizer):
 
 class _LocalSGD(_LocalOptimizer):
     """The methods of an optimizer that was wrapped by `LocalSGD`."""
+
+    _kind = "LocalSGD"
 
     def _meet(self) -> None:
         if self._steps % self._every == 0:
@@ -89,6 +103,7 @@ class _Averages:
 class _DiLoCo(_LocalOptimizer):
     """The methods of an optimizer that was wrapped by `DiLoCo`."""
 
+    _kind = "DiLoCo"
     _outer: torch.optim.Optimizer
     _anchors: list[torch.Tensor]
     _fragments: list[list[int]]
@@ -243,6 +258,10 @@ def DiLoCo(  # noqa: N802 - the field's name for it
     theirs = {id(parameter) for group in outer.param_groups for parameter in group["params"]}
     if theirs != {id(parameter) for _, parameter in wrapped._named}:
         raise InvalidArgument("outer has other parameters than optimizer; make both of model.parameters()")
+    wrapped._arguments |= {
+        "fragments": fragments, "delay": delay, "alpha": alpha, "compression": Compression.name_of(compressor),
+        "outer": f"{type(outer).__name__} {outer.defaults}",
+    }  # fmt: skip
     wrapped._outer = outer
     wrapped._delay, wrapped._alpha = delay, alpha
     wrapped._compression = compressor
@@ -273,4 +292,5 @@ def _wrapped(
     wrapped._process_set = process_set
     wrapped._prefix = name_or_next(None, "local", process_set) if process_set.included() else "local"
     wrapped._checks_weights = check_weights
+    wrapped._arguments, wrapped._compares_arguments = {"every": every}, True
     return wrapped

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from ringcore import InvalidArgument, MismatchError, RingcoreError, adapter, global_process_set
 from ringcore.adapter import Node, SumTree, name_or_next, nodes_of, seed_of, share_out
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ringcore_torch._operations import allgather
 from ringcore_torch.parameters import take_over
 from ringcore_torch.state import check_weights_of
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 # Ranks exchange pieces of so many elements: a rank has room for one piece of each rank's sums, beside its own.
 _PIECE_ELEMENTS = 1 << 20
@@ -193,8 +193,8 @@ class VirtualRanks:
         if self._parameters and all(parameter.grad is None for parameter in self._parameters):
             self._refuse(
                 f"micro-batch {number} of deal({step}) has left no gradient, and would count as zeros. Remedy: call "
-                "loss.backward() in the body of the loop, and zero_grad() nowhere in it; where a micro-batch is to count "
-                "as zeros, call (0.0 * loss).backward()"
+                "loss.backward() in the body of the loop, and zero_grad() nowhere in it; where a micro-batch is to "
+                "count as zeros, call (0.0 * loss).backward()"
             )
 
     def _refuse(self, why: str) -> None:

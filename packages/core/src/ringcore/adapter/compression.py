@@ -91,6 +91,12 @@ class Choices:
     none: ClassVar[Any]
 
     @classmethod
+    def name_of(cls, compression: Any) -> str:
+        """What a user calls what `chosen` has returned, where it has a name; else that of its class."""
+        names = [name for name, member in vars(cls).items() if member is compression]
+        return names[0] if names else getattr(compression, "__name__", repr(compression))
+
+    @classmethod
     def chosen(cls, compression: Any, *, exchanges: bool = False) -> Any:
         """The member that a user means.
 

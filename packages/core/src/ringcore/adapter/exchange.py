@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,11 @@ class Exchange:
             raise InvalidArgument(f"warmup_steps is a whole number of steps, from 0, not {warmup_steps!r}")
         self.errors: Arrays = {}
         self.warmup_steps = warmup_steps
+
+    def __repr__(self) -> str:
+        """With the arguments that it keeps by their names."""
+        kept = [(name, getattr(self, name)) for name in inspect.signature(type(self)).parameters if hasattr(self, name)]
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in kept)})"
 
     def average(self, gradients: Arrays, name: str, process_set: ProcessSet) -> None:
         """Replace gradients by what stands for their average, the same bits on every rank.
