@@ -245,6 +245,99 @@ def test_an_optimizer_that_is_said_to_step_each_parameter_by_itself() -> None:
     assert torch.allclose(parameters[1], torch.full((3,), -(3**-0.5)))
 
 
+@on(TWO, TWO_ON_GPUS)
+def test_own_gradients_are_not_clipped(equal_on_all_ranks: Equal) -> None:
+    model = torch.nn.Linear(3, 2)
+    ring.broadcast_parameters(model.state_dict())
+    optimizer = ring.ShardedOptimizer(WAYS["sgd"](model.parameters()), model.named_parameters())
+    before = weights(model)
+    for averages_first in (False, True):
+        model(torch.ones(1, 3)).sum().backward()
+        if averages_first:
+            optimizer.synchronize()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1e6)  # also where it changes no value
+        with pytest.raises(ringcore.InvalidArgument, match=r"'weight' was changed in place .*optimizer.clip_grad_norm"):
+            optimizer.step()
+        optimizer.zero_grad()
+    assert torch.equal(weights(model), before)
+    for way in ("nothing", "assigned", "added up"):
+        optimizer.zero_grad()
+        model(torch.ones(1, 3)).sum().backward()
+        if way == "assigned":
+            model.weight.grad = (1.0 + ring.rank()) * model.weight.grad
+        if way == "added up":
+            model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+    assert not torch.equal(weights(model), before)
+    assert equal_on_all_ranks(model.parameters())
+
+
+@on(TWO, TWO_ON_GPUS)
+def test_with_a_scaler_the_weights_are_those_without(equal_on_all_ranks: Equal) -> None:
+    model = torch.nn.Linear(3, 2)
+    ring.broadcast_parameters(model.state_dict())
+    start = copy.deepcopy(model.state_dict())
+
+    def trained(scaler: Any, clips: bool) -> torch.Tensor:
+        model.load_state_dict(start)
+        plain = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
+        optimizer = ring.ShardedOptimizer(plain, model.named_parameters())
+        for _ in range(3):
+            optimizer.zero_grad()
+            scaler.scale(model(torch.full((1, 3), 1.0 + ring.rank())).square().mean()).backward()
+            if clips:
+                scaler.unscale_(optimizer)
+                optimizer.clip_grad_norm(0.01)
+            scaler.step(optimizer)
+            scaler.update()
+        return weights(model)
+
+    def scaler(**options: Any) -> Any:
+        return torch.amp.GradScaler(DEVICE, init_scale=1024.0, **options)
+
+    for clips in (False, True):
+        assert torch.equal(trained(scaler(enabled=False), clips), trained(scaler(), clips))
+        assert equal_on_all_ranks(model.parameters())
+    optimizer = ring.ShardedOptimizer(WAYS["sgd"](model.parameters()), model.named_parameters())
+    once = scaler()
+    once.scale(model(torch.ones(1, 3)).sum()).backward()
+    once.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+    with pytest.raises(ringcore.InvalidArgument, match="was changed in place"):
+        once.step(optimizer)
+
+
+@on(TWO)
+@pytest.mark.parametrize("way", ["adamw", "adafactor"])
+@pytest.mark.parametrize("form", ["share", "full"])
+def test_the_state_of_another_model_is_refused(way: str, form: str) -> None:
+    def made(width: int, layers: int = 1) -> tuple[Any, torch.nn.Module]:
+        model = torch.nn.Sequential(*(torch.nn.Linear(8, width, bias=False) for _ in range(layers)))
+        plain = torch.optim.Adafactor(model.parameters()) if way == "adafactor" else WAYS[way](model.parameters())
+        return ring.ShardedOptimizer(plain, model.named_parameters(), check_weights=False), model
+
+    optimizer, model = made(20)
+    model(torch.ones(1, 8)).sum().backward()
+    optimizer.step()
+    state = optimizer.full_state_dict() if form == "full" else optimizer.state_dict()
+    made(20)[0].load_state_dict(state)
+    other, model = made(30)
+    for group in other.param_groups:
+        group["lr"] = 7.0
+    shapes = {
+        ("adamw", "full"): r"'exp_avg' of '0.weight' has the shape \[20, 8\], and here it is \[30, 8\]",
+        ("adamw", "share"): r"'exp_avg' of this rank's part of '0.weight' has the shape \[80\], and here it is \[120\]",
+    }
+    # Adafactor's matrix is one rank's.
+    whole = r"'row_var' of .*'0.weight' has the shape \[20, 1\], and here it is \[30, 8\]"
+    if way != "adafactor" or form != "share" or state["share"]:
+        with pytest.raises(ringcore.InvalidArgument, match=shapes.get((way, form), whole)):
+            other.load_state_dict(state)
+        assert other.param_groups[0]["lr"] == 7.0
+    with pytest.raises(ringcore.InvalidArgument, match=r"groups have \[1\] parameters, and here they have \[2\]"):
+        made(20, layers=2)[0].load_state_dict(state)
+
+
 @on(TWO)
 def test_what_a_sharded_optimizer_does_not_take() -> None:
     model = torch.nn.Linear(3, 3)

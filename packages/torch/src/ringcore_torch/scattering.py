@@ -108,8 +108,8 @@ class _Row:
             if sent[0] is not now[0] or sent[1] != now[1]:
                 raise InvalidArgument(
                     f"the gradient of '{name}' was changed while its average was on the way; clip with "
-                    "optimizer.clip_grad_norm(), and leave out overlap= where gradients are unscaled or changed "
-                    "otherwise before step()"
+                    "optimizer.clip_grad_norm(), and leave out overlap= with a GradScaler, or where ranks assign other "
+                    "gradients before step()"
                 )
 
     def _now(self) -> list[tuple[torch.Tensor | None, int]]:

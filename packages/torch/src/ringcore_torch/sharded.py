@@ -20,9 +20,14 @@ from ringcore_torch.optimizer import named_of
 from ringcore_torch.pending import why_not_hidden
 from ringcore_torch.scattering import BackwardScatters
 from ringcore_torch.state import broadcast_parameters, check_weights_of
+from ringcore_torch.unchanged import Unchanged
 from ringcore_torch.wrapping import BY_ELEMENT, BY_PARAMETER, with_methods
 
 _log = logging.getLogger("ringcore")
+_CLIP = (
+    "clip with optimizer.clip_grad_norm(max_norm) in place of torch.nn.utils.clip_grad_norm_; where ranks are to "
+    "change their own gradients, assign them: parameter.grad = parameter.grad * factor"
+)
 
 
 class _ShardedOptimizer(torch.optim.Optimizer):
@@ -31,6 +36,7 @@ class _ShardedOptimizer(torch.optim.Optimizer):
     _flats: list[FlatParameters]
     _pieces: list[Piece]
     _scatters: BackwardScatters | None
+    _unchanged: Unchanged | None
     _gathers: ForwardGathers | None
     _inner: torch.optim.Optimizer
     _named: list[tuple[str, torch.Tensor]]
@@ -48,6 +54,7 @@ class _ShardedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             raise InvalidArgument("ShardedOptimizer.step takes no closure; call backward() before step()")
         adapter.count_step()
+        self._check_unchanged()  # also where the averages are there already, and it would change nothing
         if self._unchecked:
             self._unchecked = False
             check_weights_of(self._named, self._process_set, f"{self._prefix}.weights")
@@ -65,8 +72,23 @@ class _ShardedOptimizer(torch.optim.Optimizer):
                 wait()
         return None
 
+    def _check_unchanged(self) -> None:
+        if self._unchanged is not None:
+            try:
+                self._unchanged.check()
+            except InvalidArgument:
+                self._begin_anew()
+                raise
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        # A fused optimizer has it: but another one steps than a `torch.amp.GradScaler` would tell the scale.
+        return False
+
     def _begin_anew(self) -> None:
         self._reduced = False
+        if self._unchanged is not None:
+            self._unchanged.begin_anew()
         if self._scatters is not None:
             self._scatters.begin_anew()
 
@@ -174,9 +196,11 @@ class _ShardedOptimizer(torch.optim.Optimizer):
         """Take over a `state_dict` of this rank, a `full_state_dict`, or one of an optimizer that was not sharded.
 
         Raises:
-            InvalidArgument: The share of another rank, or of a run of another number of ranks.
+            InvalidArgument: The share of another rank, or of a run of another number of ranks, or of another model.
+                Nothing is taken over.
         """
         self._settle()
+        self._check_fits(state_dict)
         for group, kept in zip(self.param_groups, state_dict["param_groups"], strict=True):
             group.update({key: value for key, value in kept.items() if key != "params"})
         if "share" not in state_dict:
@@ -184,14 +208,52 @@ class _ShardedOptimizer(torch.optim.Optimizer):
                 whole = state_dict["state"].get(piece.index, {})
                 self._inner.state[piece.values] = {key: _of_piece(value, piece) for key, value in whole.items()}
             return
+        for key, piece in enumerate(self._pieces):
+            self._inner.state[piece.values] = copy.deepcopy(state_dict["share"][key])
+
+    def _check_fits(self, state_dict: Mapping[str, Any]) -> None:
         here = (self._process_set.rank(), self._process_set.size())
-        if (state_dict["rank"], state_dict["size"]) != here:
+        if "share" in state_dict and (state_dict["rank"], state_dict["size"]) != here:
             raise InvalidArgument(
                 f"this is the optimizer's share of rank {state_dict['rank']} of {state_dict['size']}, and here is rank "
                 f"{here[0]} of {here[1]}; keep full_state_dict() for a run of another number of ranks"
             )
-        for key, piece in enumerate(self._pieces):
-            self._inner.state[piece.values] = copy.deepcopy(state_dict["share"][key])
+        counts = [
+            [len(group["params"]) for group in groups] for groups in (state_dict["param_groups"], self.param_groups)
+        ]
+        if counts[0] != counts[1]:
+            raise _other_model(f"its groups have {counts[0]} parameters, and here they have {counts[1]}")
+        if "share" in state_dict:
+            if len(state_dict["share"]) != len(self._pieces):
+                kept, own = len(state_dict["share"]), len(self._pieces)
+                raise _other_model(f"this rank's share is of {kept} parameters, and here of {own}")
+            for key, piece in enumerate(self._pieces):
+                where = f"this rank's part of '{self._named[piece.index][0]}'"
+                self._check_shapes(where, state_dict["share"][key], piece.values.shape)
+            return
+        for index, (name, parameter) in enumerate(self._named):
+            self._check_shapes(f"'{name}'", state_dict["state"].get(index, {}), parameter.shape)
+
+    def _check_shapes(self, where: str, state: Mapping[str, Any], shape: torch.Size) -> None:
+        """Refuse a state that is none of a parameter of this shape, or of a part of it.
+
+        Args:
+            where: The parameter, for the message.
+            state: Of the parameter.
+            shape: Of the parameter.
+        """
+        if self._whole and not isinstance(self._inner, BY_PARAMETER):
+            return  # who knows what it keeps
+        for key, value in state.items():
+            if not _is_by_element(value) or value.shape == shape:
+                continue
+            by_row = len(value.shape) == len(shape) and all(
+                a in (1, b) for a, b in zip(value.shape, shape, strict=True)
+            )
+            if not (self._whole and by_row):  # Adafactor has a number for each row, and for each column
+                raise _other_model(
+                    f"'{key}' of {where} has the shape {list(value.shape)}, and here it is {list(shape)}"
+                )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refused: what each rank has is settled."""
@@ -202,6 +264,12 @@ class _ShardedOptimizer(torch.optim.Optimizer):
 
 def _is_by_element(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.ndim > 0
+
+
+def _other_model(what: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"the optimizer's state is of another model: {what}. Remedy: load the state that was kept with this model"
+    )
 
 
 def _of_piece(value: Any, piece: Piece) -> Any:
@@ -287,6 +355,8 @@ def ShardedOptimizer(  # noqa: N802 - the field's name for it
     optimizer.state.clear()
     wrapped._flats, wrapped._pieces, wrapped._inner, wrapped._whole = flats, pieces, inner, whole
     wrapped._scatters = _scatters_of(flats, backward_passes_per_step) if overlap is not None else None
+    # With an overlap those that were sent are watched there.
+    wrapped._unchanged = Unchanged([(names[id(one)], one) for one in parameters], _CLIP) if overlap is None else None
     wrapped._gathers = _gathers_of(flats, parameters) if overlap == "forward" else None
     wrapped._named = [(names[id(one)], one) for one in parameters]
     wrapped._process_set = process_set
