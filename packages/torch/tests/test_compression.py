@@ -85,6 +85,29 @@ def test_ranks_that_compress_differently_are_told_both() -> None:
         ring.allreduce(torch.ones(9000), name="differs", compression=kinds[ring.rank()])
 
 
+@on(TWO_OVER_TCP, TWO)
+def test_optimizers_that_were_made_differently_are_told_both() -> None:
+    choices, model = ring.Compression, torch.nn.Linear(512, 300)
+    pairs: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+        ({"compression": "none"}, {"compression": "int8"}, "compression is none .* and int8"),
+        ({"compression": choices.powersgd(2)}, {"compression": choices.powersgd(4)}, "rank=2.* and .*rank=4"),
+        ({"compression": choices.powersgd(2)}, {"compression": choices.none}, "compression is PowerSGD.* and none"),
+        ({"compression": choices.topk(0.1)}, {"compression": choices.topk(0.2)}, "ratio=0.1.* and .*ratio=0.2"),
+        ({"op": ring.Sum}, {"op": ring.Adasum}, "op is SUM .* and ADASUM"),
+        ({}, {"backward_passes_per_step": 2}, "backward_passes_per_step is 1 .* and 2"),
+        ({"groups": 1}, {"groups": [[model.weight]]}, r"groups is 1 .* and \[1\]"),
+    ]
+    for *given, told in pairs:
+        optimizer = ring.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), check_weights=False,
+            **given[ring.rank()],
+        )  # fmt: skip
+        model(torch.ones(1, 512)).sum().backward()
+        with pytest.raises(ringcore.MismatchError, match=rf"DistributedOptimizer with different arguments: .*{told}"):
+            optimizer.step()
+        optimizer.zero_grad()
+
+
 @on(TWO_OVER_TCP)
 @pytest.mark.parametrize("kind", ["fp16", "int8", "int4"])
 def test_what_is_lost_is_added_to_the_next_gradient(kind: str, equal_on_all_ranks: Equal) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import torch
 from ringcore import Adasum, InvalidArgument
-from ringcore.adapter import ProcessSet, count_step, name_or_next, reduce_compressed
+from ringcore.adapter import ProcessSet, check_arguments, count_step, is_elastic, name_or_next, reduce_compressed
 
 from ringcore_torch._operations import grouped_allreduce
 from ringcore_torch.compression import Compressor
@@ -28,10 +28,17 @@ class AdasumOptimizer(torch.optim.Optimizer):
     _prefix: str
     _process_set: ProcessSet
     _compression: type[Compressor]
+    _arguments: Mapping[str, object]
+    _compares_arguments: bool
 
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Step, then combine the steps of all ranks."""
         count_step()
+        # Once; who joins an elastic job would be alone with it.
+        if self._compares_arguments and self._process_set.size() > 1 and not is_elastic():
+            name = f"{self._prefix}.arguments"
+            check_arguments("DistributedOptimizer", self._arguments, self._process_set, name=name)
+        self._compares_arguments = False
         before = [parameter.detach().clone() for _, parameter in self._named]
         loss = super().step(closure)
         own = [parameter.detach() - old for (_, parameter), old in zip(self._named, before, strict=True)]
@@ -61,12 +68,14 @@ def wrap(
     named: list[tuple[str, torch.Tensor]],
     process_set: ProcessSet,
     compression: type[Compressor],
+    arguments: Mapping[str, object],
 ) -> Any:
     """The optimizer as an instance of a subclass of its own class."""
     check_dtypes(named)
     wrapped = with_methods(optimizer, AdasumOptimizer)
     wrapped._named = named
-    wrapped._prefix = name_or_next(None, "AdasumOptimizer", process_set)
+    wrapped._prefix = name_or_next(None, "gradients", process_set)
     wrapped._process_set = process_set
     wrapped._compression = compression
+    wrapped._arguments, wrapped._compares_arguments = arguments, True
     return wrapped

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -21,11 +22,12 @@ class ExchangingReducer:
         exchange: What averages.
         passes_per_step: Backward passes whose gradients autograd adds up before `step`.
         check_weights: Before the first step, compare the parameters of all ranks.
+        arguments: Of whoever made this, by name: compared on all ranks before the first average.
     """
 
     def __init__(
         self, named: list[tuple[str, torch.Tensor]], process_set: ProcessSet, exchange: Exchange, *,
-        passes_per_step: int, check_weights: bool,
+        passes_per_step: int, check_weights: bool, arguments: Mapping[str, object],
     ) -> None:  # fmt: skip
         check_dtypes(named)
         if on_gpu := [name for name, parameter in named if not parameter.is_cpu]:
@@ -46,6 +48,7 @@ class ExchangingReducer:
         self._exchange = exchange
         self._checks_weights = self._unchecked = check_weights
         self._has_compared = False
+        self._arguments, self._compares_arguments = arguments, True
         self._replaced = False
         self._prefix = name_or_next(None, "gradients", process_set) if process_set.included() else "gradients"
         self._averages: list[tuple[torch.Tensor, int]] = []
@@ -74,6 +77,10 @@ class ExchangingReducer:
             )
         if self._process_set.size() == 1 or self._holds_averages():
             return
+        if self._compares_arguments and not adapter.is_elastic():  # who joins would be alone with it
+            name = f"{self._prefix}.arguments"
+            adapter.check_arguments("DistributedOptimizer", self._arguments, self._process_set, name=name)
+        self._compares_arguments = False
         self._exchange.average({name: self._gradient(name, parameter) for name, parameter in self._named},
                                self._prefix, self._process_set)  # fmt: skip
         held = [parameter.grad for _, parameter in self._named]

@@ -79,7 +79,7 @@ def _hook(reducer: weakref.ref[GradientReducer], bucket: Bucket, index: int) -> 
             bucket.ready += 1
             if bucket.ready == count:
                 bucket.seal()
-                if owner.overlaps:
+                if owner.overlaps and not owner.compares_arguments:
                     owner.launch(bucket, early=True)
 
     return collect

@@ -255,6 +255,12 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     if broadcast:
         broadcast_parameters(named, root_rank=process_set.ranks[0], process_set=process_set)
         broadcast_optimizer_state(optimizer, root_rank=process_set.ranks[0], process_set=process_set)
+    arguments: dict[str, object] = {
+        "compression": Compression.name_of(compressor), "op": op.name, "overlap": overlap, "on_lost_rank": on_lost_rank,
+        "backward_passes_per_step": backward_passes_per_step, "gradient_predivide_factor": gradient_predivide_factor,
+        "groups": groups if groups is None or isinstance(groups, int) else [len(group) for group in groups],
+        "sparse_as_dense": sparse_as_dense,
+    }  # fmt: skip
     if isinstance(compressor, Exchange) or op is ReduceOp.ADASUM:
         what = type(compressor).__name__ if isinstance(compressor, Exchange) else "op=Adasum"
         adapter.tell_untuned("a DistributedOptimizer", f"{what} sends in a way of its own")
@@ -266,8 +272,9 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
             )
         wrapped = with_methods(optimizer, _DistributedOptimizer)
         wrapped._ring = ExchangingReducer(
-            named, process_set, compressor, passes_per_step=backward_passes_per_step, check_weights=check_weights
-        )
+            named, process_set, compressor, passes_per_step=backward_passes_per_step, check_weights=check_weights,
+            arguments=arguments,
+        )  # fmt: skip
         return wrapped
     if op is ReduceOp.ADASUM:
         if backward_passes_per_step > 1 or groups is not None or gradient_predivide_factor != 1.0:
@@ -275,7 +282,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
                 "op=Adasum combines steps, not gradients: it takes no backward_passes_per_step, groups or "
                 "gradient_predivide_factor; step() as often as gradients are to be combined"
             )
-        return adasum.wrap(optimizer, named, process_set, compressor)
+        return adasum.wrap(optimizer, named, process_set, compressor, arguments)
     keep_freed_memory(named)
     wrapped = with_methods(optimizer, _DistributedOptimizer)
     parameters = [parameter for _, parameter in named]
@@ -284,7 +291,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
         named, process_set, passes_per_step=backward_passes_per_step, op=op, predivide=gradient_predivide_factor,
         compression=compressor, groups=groups, sparse_as_dense=sparse_as_dense, check_weights=check_weights,
         error_feedback=error_feedback, drops_steps=on_lost_rank == "skip",
-        bucket_bytes=bucket_bytes,
+        arguments=arguments, bucket_bytes=bucket_bytes,
     )  # fmt: skip
     if overlap == "forward":
         wrapped._overlap = _overlap_of(wrapped, optimizer, parameters)

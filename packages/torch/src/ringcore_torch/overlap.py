@@ -55,7 +55,7 @@ class ForwardOverlap:
     def defers(self, closure: object) -> bool:
         """Whether this step's updates wait for their use; where they cannot, says why, once."""
         begins, self._has_begun = not self._has_begun, True
-        if begins or self._reducer.alone or self._reducer.checks_weights:
+        if begins or self._reducer.alone or self._reducer.compares:
             return False  # in the first step ranks learn which gradients are sparse
         reason = self._why_not(closure)
         if reason and not self._has_told:

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import logging
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -47,6 +47,7 @@ class GradientReducer:
             Else it is done again in an elastic job, where there is memory enough.
         skip_untouched: Leave out the buckets that backward reached on no rank. Ranks agree on them, which takes an
             operation more: for models of which some backward passes leave large parts alone.
+        arguments: Of whoever made this, by name: compared on all ranks before the first average.
         bucket_bytes: A bucket is closed when it has so many; None: a part of all, see `usual_bucket_bytes`.
     """
 
@@ -55,7 +56,7 @@ class GradientReducer:
         op: ReduceOp = ReduceOp.AVERAGE, predivide: float = 1.0, compression: type[Compressor] = Compression.none,
         groups: Groups = None, sparse_as_dense: bool = False, skip_untouched: bool = False,
         check_weights: bool = False, error_feedback: bool = False, drops_steps: bool = False,
-        bucket_bytes: int | None = None,
+        arguments: Mapping[str, object] | None = None, bucket_bytes: int | None = None,
     ) -> None:  # fmt: skip
         check_dtypes(named)
         self.passes_per_step = passes_per_step
@@ -67,6 +68,9 @@ class GradientReducer:
         self._checked = named if check_weights else []  # By each new job, before its first step.
         self._unchecked = self._checked if process_set.size() > 1 else []
         self._has_compared = False
+        self._arguments = arguments
+        # Once; who joins an elastic job would be alone with it.
+        self.compares_arguments = arguments is not None and not adapter.is_elastic()
         self.has_seen_sparse = False
         self._op = op
         # Dividing partly before and partly after the sum keeps 16-bit sums in range.
@@ -127,14 +131,15 @@ class GradientReducer:
         self.abandon()
         self.alone = self._process_set.size() == 1
         self._unchecked = [] if self.alone else self._checked
+        self.compares_arguments = self.compares_arguments and not adapter.is_elastic()
         self._asks_for_memory = adapter.is_elastic() and self._retries  # with whoever has come
         if not self.alone and not self._hooks and not self._replaced:
             self._hooks.add(self)
 
     @property
-    def checks_weights(self) -> bool:
-        """Whether the next step compares the parameters of all ranks."""
-        return bool(self._unchecked)
+    def compares(self) -> bool:
+        """Whether the next step compares the parameters or the arguments of all ranks."""
+        return bool(self._unchecked) or self.compares_arguments
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -226,6 +231,8 @@ class GradientReducer:
         _log.warning("a step of '%s' is left out: %s", self._prefix, why)
 
     def _average(self) -> None:
+        if self.compares_arguments and not _is_capturing():
+            self._compare_arguments()
         if self.hookless is not None and self.hookless.finished and self.hookless.has_other_gradients():
             self.reset()  # the averages of a step that was skipped have made room for new gradients
         wanted = self._touched() if self._skip_untouched else self.buckets
@@ -333,6 +340,13 @@ class GradientReducer:
             "RINGCORE_ARENA_BYTES, or the memory of the machine or container",
             self._prefix,
         )
+
+    def _compare_arguments(self) -> None:
+        """Before anything is sent, which could not be told from what another rank sends with other arguments."""
+        if self._arguments is not None:
+            name = f"{self._prefix}.arguments"
+            adapter.check_arguments("DistributedOptimizer", self._arguments, self._process_set, name=name)
+        self.compares_arguments = False
 
     def _check_weights(self) -> None:
         named, self._unchecked = self._unchecked, []
