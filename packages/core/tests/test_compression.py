@@ -62,12 +62,12 @@ def test_a_member_its_name_and_what_is_derived_from_one_are_taken() -> None:
         (None, "not None"),
         (adapter.Exchange, "one of none, fp16"),
         (Compression.topk, "call it: Compression.topk\\(\\)"),
-        (Compression.topk(0.1), "TopK averages all gradients of a step by itself"),
+        (Compression.topk(0.1), "somebody does not take TopK, which averages all .* one of none, fp16 here"),
     ],
 )
 def test_anything_else_is_refused_with_what_is_taken(given: Any, words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
-        Compression.chosen(given)
+        Compression.chosen(given, who="somebody")
 
 
 @pytest.mark.parametrize("size", [1024, 1025, 65_536, 200_001])

@@ -127,7 +127,7 @@ class DiLoCoCallback(_Meetings):
         if not 1 <= fragments <= every:
             raise InvalidArgument(f"fragments is at least 1 and at most every = {every}, not {fragments}")
         self._outer = keras.optimizers.get(outer)
-        self._compression = ringcore.Compression.chosen(compression)
+        self._compression = ringcore.Compression.chosen(compression, who="DiLoCo")
         self._anchors: dict[str, Any] = {}
 
     def on_train_begin(self, logs: Any = None) -> None:

@@ -94,7 +94,7 @@ class RingStrategyMixin(RingDDPStrategyMixin):
         if timeout is not None:
             options["timeout"] = timeout
         super().__init__(start_method=start_method or default_start_method(), **options)
-        self._compression = Compression.chosen(compression)
+        self._compression = Compression.chosen(compression, who=type(self).__name__)
         self._broadcast_buffers = broadcast_buffers
 
 

@@ -141,7 +141,7 @@ class DiLoCoTrainer(LocalSGDTrainer):
             raise InvalidArgument(f"fragments is at least 1 and at most every = {every}, not {fragments}")
         self._ring_outer = mx.optimizer.get_updater(outer)
         self._ring_fragments = fragments
-        self._ring_compression = Compression.chosen(compression)
+        self._ring_compression = Compression.chosen(compression, who=type(self).__name__)
         self._ring_anchors: dict[int, Any] = {}
         self._ring_met = [0] * fragments  # after which step
 

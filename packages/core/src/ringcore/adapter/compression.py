@@ -97,12 +97,13 @@ class Choices:
         return names[0] if names else getattr(compression, "__name__", repr(compression))
 
     @classmethod
-    def chosen(cls, compression: Any, *, exchanges: bool = False) -> Any:
+    def chosen(cls, compression: Any, *, exchanges: bool = False, who: str = "this operation") -> Any:
         """The member that a user means.
 
         Args:
             compression: What was given as `compression=`.
             exchanges: It may be an `Exchange`, too.
+            who: It was given to, in the words of the user.
 
         Raises:
             InvalidArgument: It is none of these.
@@ -121,8 +122,9 @@ class Choices:
             )
         if isinstance(compression, Exchange):
             raise InvalidArgument(
-                f"{type(compression).__name__} averages all gradients of a step by itself, and here there are none; "
-                f"compression is one of {', '.join(members)}"
+                f"{who} does not take {type(compression).__name__}, which averages all gradients of a step by itself, "
+                "as PyTorch's DistributedOptimizer and MXNet's DistributedTrainer hand them over. Remedy: "
+                f"take one of {', '.join(members)} here"
             )
         raise InvalidArgument(f"compression is one of {', '.join(members)}, or its name, not {compression!r}")
 
