@@ -201,6 +201,58 @@ def test_an_outer_state_is_kept(delay: int) -> None:
     assert all(torch.equal(expected[name], value) for name, value in model.state_dict().items())
 
 
+def remade(model: torch.nn.Module) -> torch.nn.Module:
+    """Other weights on each rank."""
+    torch.nn.init.constant_(model[0].weight, 0.1 * ring.rank())
+    return model
+
+
+@on(TWO)
+@pytest.mark.parametrize("way", ["LocalSGD", "DiLoCo", "VirtualRanks"])
+def test_what_to_do_about_different_weights_is_said_of_what_is_in_use(way: str) -> None:
+    model = remade(net())
+    with pytest.raises(ringcore.MismatchError) as told:
+        if way == "VirtualRanks":
+            next(ring.VirtualRanks(4, model).deal(0))
+        elif way == "LocalSGD":
+            step(model, ring.LocalSGD(sgd(model), every=2), own_batches())
+        else:
+            step(model, ring.DiLoCo(sgd(model), sgd(model), every=2), own_batches())
+    remedy = str(told.value).partition("Remedy: ")[2].splitlines()[0].rstrip(".")
+    off = "" if way == "VirtualRanks" else ", or pass check_weights=False if they are to differ"
+    assert remedy == f"call broadcast_parameters(model.state_dict(), root_rank=0) before the first step{off}"
+
+
+@on(TWO)
+def test_weights_may_be_broadcast_behind_the_wrapping(equal_on_all_ranks: Equal) -> None:
+    model = remade(net())
+    outer = torch.optim.SGD(model.parameters(), lr=0.7)
+    optimizer = ring.DiLoCo(sgd(model), outer, model.named_parameters(), every=2)
+    ring.broadcast_parameters(model.state_dict())
+    batches = own_batches()
+    for _ in range(2):
+        step(model, optimizer, batches)
+    assert equal_on_all_ranks(model.parameters())
+
+
+@on(TWO)
+def test_between_meetings_the_one_model_is_in_the_state(equal_on_all_ranks: Equal) -> None:
+    """As docs/sending-less.md says."""
+    model = net()
+    outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9)
+    optimizer = ring.DiLoCo(sgd(model), outer, model.named_parameters(), every=4, fragments=2, delay=1)
+    batches = own_batches()
+    for _ in range(11):
+        step(model, optimizer, batches)
+    optimizer.synchronize()
+    assert not equal_on_all_ranks(model.parameters())
+    names = [name for name, _ in model.named_parameters()]
+    weights = dict(zip(names, optimizer.state_dict()["outer"]["anchors"], strict=True))
+    shared = copy.deepcopy(model)
+    shared.load_state_dict(weights, strict=False)
+    assert equal_on_all_ranks(shared.parameters())
+
+
 @on(TWO)
 @pytest.mark.parametrize("steps", [0, 5])
 def test_arguments_that_differ_are_told_before_the_first_step(steps: int) -> None:
@@ -239,7 +291,7 @@ def test_what_does_not_fit_is_refused() -> None:
         ring.DiLoCo(sgd(model), sgd(model), every=2, alpha=2)
     with pytest.raises(ringcore.InvalidArgument, match="compression is one of none, fp16, bf16, int8, int4"):
         ring.DiLoCo(sgd(model), sgd(model), every=2, compression="int7")
-    with pytest.raises(ringcore.InvalidArgument, match="PowerSGD averages all gradients"):
+    with pytest.raises(ringcore.InvalidArgument, match="DiLoCo does not take PowerSGD, which averages all gradients"):
         ring.DiLoCo(sgd(model), sgd(model), every=2, compression=ring.Compression.powersgd(4))
     with pytest.raises(ringcore.InvalidArgument, match="other parameters"):
         ring.DiLoCo(sgd(model), sgd(net()), every=2)

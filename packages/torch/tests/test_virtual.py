@@ -255,4 +255,11 @@ def test_what_has_no_meaning_is_refused() -> None:
     ring.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
     with pytest.raises(InvalidArgument, match="a later DistributedOptimizer"):
         next(virtual.deal(1))
+    for compression in ("none", ring.Compression.topk(0.1)):
+        plain = torch.optim.SGD(model.parameters(), lr=0.1)
+        wrapped = ring.DistributedOptimizer(plain, model.named_parameters(), compression=compression)
+        ring.VirtualRanks(2, model)
+        model(torch.ones(1, 2)).sum().backward()
+        with pytest.raises(InvalidArgument, match=r"'weight' .* given to VirtualRanks .* a plain optimizer"):
+            wrapped.step()
     ring.shutdown()

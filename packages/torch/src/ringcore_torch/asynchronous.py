@@ -149,7 +149,7 @@ class _AsyncOptimizer(torch.optim.Optimizer):
         if self._sums is not None:
             return self._sums
         if self._checks_weights:
-            check_weights_of(self._named, self._process_set, "asynchronous.weights")
+            check_weights_of(self._named, self._process_set, "asynchronous.weights", broadcast_by="AsyncOptimizer")
         for row in self._rows:
             row.begin()
         self._version = self._updates = 0

@@ -9,7 +9,7 @@ import torch
 from ringcore import InvalidArgument, adapter
 from ringcore.adapter import Exchange, ProcessSet, name_or_next
 
-from ringcore_torch.parameters import check_dtypes, take_over
+from ringcore_torch.parameters import check_dtypes, take_over, taken_over
 from ringcore_torch.state import check_weights_of
 
 
@@ -49,7 +49,7 @@ class ExchangingReducer:
         self._checks_weights = self._unchecked = check_weights
         self._has_compared = False
         self._arguments, self._compares_arguments = arguments, True
-        self._replaced = False
+        self._replaced, self._replaced_by = False, ""
         self._prefix = name_or_next(None, "gradients", process_set) if process_set.included() else "gradients"
         self._averages: list[tuple[torch.Tensor, int]] = []
         take_over((parameter for _, parameter in named), self)
@@ -60,21 +60,18 @@ class ExchangingReducer:
         self.abandon()
         self._unchecked = self._checks_weights
 
-    def detach(self) -> None:
-        """Average nothing any more: another optimizer does it now."""
-        self._replaced = True
+    def detach(self, who: str = "") -> None:
+        """Average nothing any more: another one does it now, see `take_over`."""
+        self._replaced, self._replaced_by = True, who
 
     def synchronize(self) -> None:
         """Let every `grad` hold what stands for the average.
 
         Raises:
-            InvalidArgument: A later DistributedOptimizer has the parameters, or a gradient is sparse.
+            InvalidArgument: Somebody else has the parameters, or a gradient is sparse.
         """
         if self._replaced:
-            raise InvalidArgument(
-                f"'{self._named[0][0]}' was wrapped again by a later DistributedOptimizer; step that one, or wrap a "
-                "parameter only once"
-            )
+            raise taken_over([name for name, _ in self._named], self._replaced_by)
         if self._process_set.size() == 1 or self._holds_averages():
             return
         if self._compares_arguments and not adapter.is_elastic():  # who joins would be alone with it

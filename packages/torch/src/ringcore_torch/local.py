@@ -41,7 +41,9 @@ class _LocalOptimizer(torch.optim.Optimizer):
         # Later on each rank has weights of its own between two meetings. All ranks have made as many steps, also one
         # that has loaded a state or has joined the others.
         if self._checks_weights and self._steps == 0 and self._process_set.size() > 1:
-            check_weights_of(self._named, self._process_set, f"{self._prefix}.weights")
+            check_weights_of(self._named, self._process_set, f"{self._prefix}.weights", broadcast_by="")
+        if self._steps == 0:
+            self._begin()
         loss = super().step(closure)
         self._steps += 1
         self._meet()
@@ -53,6 +55,9 @@ class _LocalOptimizer(torch.optim.Optimizer):
         if compares and self._process_set.size() > 1 and (self._steps == 0 or not adapter.is_elastic()):
             name = f"{self._prefix}.arguments"
             adapter.check_arguments(self._kind, self._arguments, self._process_set, name=name)
+
+    def _begin(self) -> None:
+        """The first step is about to be made."""
 
     def _meet(self) -> None:
         raise NotImplementedError
@@ -113,6 +118,10 @@ class _DiLoCo(_LocalOptimizer):
     # By number of the fragment: gives the average way that its next outer step takes.
     _ways: dict[int, Callable[[], list[torch.Tensor]]]
 
+    def _begin(self) -> None:
+        # The weights may have been broadcast, or loaded, since the optimizer was wrapped.
+        torch._foreach_copy_(self._anchors, [parameter.detach() for _, parameter in self._named])
+
     def _meet(self) -> None:
         count = len(self._fragments)
         for number in range(count):
@@ -124,9 +133,10 @@ class _DiLoCo(_LocalOptimizer):
                 self._step_outer(number)
 
     def synchronize(self) -> None:
-        """Take now the outer steps whose averages are under way: before parameters are evaluated or written.
+        """Take now the outer steps whose averages are under way. All ranks call it.
 
-        All ranks call it.
+        Between two meetings parameters stay each rank's own: the one model is `state_dict()["outer"]["anchors"]`, in
+        the order of the named parameters.
         """
         for number in sorted(self._ways):
             self._step_outer(number)
@@ -247,7 +257,7 @@ def DiLoCo(  # noqa: N802 - the field's name for it
         InvalidArgument: `every`, `fragments`, `delay` or `alpha` do not fit, `outer` has other parameters, or one is
             wrapped already.
     """
-    compressor = Compression.chosen(compression)
+    compressor = Compression.chosen(compression, who="DiLoCo")
     wrapped = _wrapped(optimizer, _DiLoCo, named_parameters, every, process_set, check_weights=check_weights)
     if not 1 <= fragments <= every:
         raise InvalidArgument(f"fragments is at least 1 and at most every = {every}, not {fragments}")

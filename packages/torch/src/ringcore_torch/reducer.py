@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from ringcore import InvalidArgument, MembershipChangedError, RingcoreError, adapter
+from ringcore import MembershipChangedError, RingcoreError, adapter
 from ringcore.adapter import ProcessSet, ReduceOp, name_or_next
 
 from ringcore_torch._operations import allreduce_
@@ -22,7 +22,7 @@ from ringcore_torch._profiling import seen
 from ringcore_torch.buckets import Bucket, Groups, PackedBucket, make_buckets, usual_bucket_bytes
 from ringcore_torch.compression import Compression, Compressor
 from ringcore_torch.hooks import Hooks
-from ringcore_torch.parameters import check_dtypes, take_over
+from ringcore_torch.parameters import check_dtypes, take_over, taken_over
 from ringcore_torch.sparse import sparse_allreduce_async
 from ringcore_torch.state import check_weights_of
 
@@ -80,7 +80,7 @@ class GradientReducer:
         self.alone = process_set.size() == 1
         # Scripts make the optimizer on all ranks, also on those that are no members, and step on members only.
         self._prefix = name_or_next(None, "gradients", process_set) if process_set.included() else "gradients"
-        self._replaced = False
+        self._replaced, self._replaced_by = False, ""
         on_gpu = any(parameter.is_cuda for _, parameter in named)
         self.overlaps = on_gpu or adapter.has_room_to_overlap(torch.get_num_threads())
         self.drops_steps = drops_steps
@@ -150,23 +150,19 @@ class GradientReducer:
         finally:
             self.collects = before
 
-    def detach(self) -> None:
-        """Average nothing any more: another optimizer does it now."""
+    def detach(self, who: str = "") -> None:
+        """Average nothing any more: another one does it now, see `take_over`."""
         self._hooks.remove()
-        self._replaced = True
+        self._replaced, self._replaced_by = True, who
 
     def check_own(self) -> None:
         """Refuse to step after `detach`.
 
         Raises:
-            InvalidArgument: A later DistributedOptimizer has the parameters.
+            InvalidArgument: Somebody else has the parameters.
         """
         if self._replaced:
-            raise InvalidArgument(
-                f"'{next(iter(self._names.values()))}' and the other parameters here, or some of them, were wrapped "
-                "again by a later DistributedOptimizer or a later setup(), which averages their gradients now; step "
-                "that one, or wrap a parameter only once"
-            )
+            raise taken_over(list(self._names.values()), self._replaced_by)
 
     @seen
     def launch(self, bucket: Bucket, *, early: bool, blocking: bool = False) -> None:

@@ -57,7 +57,7 @@ class _ShardedOptimizer(torch.optim.Optimizer):
         self._check_unchanged()  # also where the averages are there already, and it would change nothing
         if self._unchecked:
             self._unchecked = False
-            check_weights_of(self._named, self._process_set, f"{self._prefix}.weights")
+            check_weights_of(self._named, self._process_set, f"{self._prefix}.weights", broadcast_by="ShardedOptimizer")
         self.synchronize()
         for own, shared in zip(self._inner.param_groups, self.param_groups, strict=True):
             own.update({key: value for key, value in shared.items() if key != "params"})

@@ -122,8 +122,9 @@ def map_tensors(value: Any, change: Any, kind: type) -> Any:
 
 
 def check_weights_of(
-    named: list[tuple[str, torch.Tensor]], process_set: ProcessSet, name: str, *, again: bool = False
-) -> None:
+    named: list[tuple[str, torch.Tensor]], process_set: ProcessSet, name: str, *, again: bool = False,
+    broadcast_by: str = "DistributedOptimizer", may_differ: bool = True,
+) -> None:  # fmt: skip
     """Before the first step: do all ranks begin with the same parameters?
 
     Args:
@@ -131,6 +132,8 @@ def check_weights_of(
         process_set: The ranks that train together.
         name: Identifies the call on all ranks.
         again: See `adapter.check_weights`.
+        broadcast_by: What takes `broadcast=True`; "": nothing that the user has made.
+        may_differ: It takes `check_weights=False`.
 
     Raises:
         MismatchError: They do not. On every rank.
@@ -142,6 +145,6 @@ def check_weights_of(
 
     adapter.check_weights(
         [name for name, _ in named], (hash_of(parameter) for _, parameter in named), process_set, name=name,
-        again=again, remedy="call broadcast_parameters(model.state_dict(), root_rank=0) before the first step, or pass "
-        "broadcast=True to DistributedOptimizer",
+        again=again, may_differ=may_differ, remedy="call broadcast_parameters(model.state_dict(), root_rank=0) before "
+        "the first step" + (f", or pass broadcast=True to {broadcast_by}" if broadcast_by else ""),
     )  # fmt: skip

@@ -16,7 +16,7 @@ from ringcore.adapter import Node, SumTree, name_or_next, nodes_of, seed_of, sha
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ringcore_torch._operations import allgather
-from ringcore_torch.parameters import take_over
+from ringcore_torch.parameters import VIRTUAL_RANKS, take_over
 from ringcore_torch.state import check_weights_of
 
 # Ranks exchange pieces of so many elements: a rank has room for one piece of each rank's sums, beside its own.
@@ -76,7 +76,7 @@ class VirtualRanks:
         self._step: int | None = None  # that is under way, or whose loop was left before its end
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []  # while a step is under way
         weakref.finalize(self, _remove, self._hooks)
-        take_over(self._parameters, self)
+        take_over(self._parameters, self, VIRTUAL_RANKS)
         adapter.after_init(self._on_init)
 
     def deal(self, step: int) -> Iterator[int]:
@@ -100,8 +100,11 @@ class VirtualRanks:
             raise InvalidArgument("a later DistributedOptimizer or VirtualRanks averages the gradients of this model")
         if self._unchecked and adapter.followed().size > 1:
             arguments = {"count": self.count, "seed": self.seed}
-            adapter.check_arguments("VirtualRanks", arguments, global_process_set, name=f"{self._name}.arguments")
-            check_weights_of(self._named, global_process_set, f"{self._name}.weights", again=self._has_compared)
+            adapter.check_arguments(VIRTUAL_RANKS, arguments, global_process_set, name=f"{self._name}.arguments")
+            check_weights_of(
+                self._named, global_process_set, f"{self._name}.weights", again=self._has_compared,
+                broadcast_by="", may_differ=False,
+            )  # fmt: skip
             self._has_compared = True
         self._unchecked = False
         self._begin_step(step)
@@ -152,8 +155,8 @@ class VirtualRanks:
         """The seed of a micro-batch, of 63 bits, for other random numbers than PyTorch's: the same on all ranks."""
         return seed_of(self.seed, step, number)
 
-    def detach(self) -> None:
-        """Average nothing any more: another one does it now."""
+    def detach(self, _who: str) -> None:
+        """Average nothing any more: another one does it now, see `take_over`."""
         self._replaced = True
 
     def _on_init(self) -> None:

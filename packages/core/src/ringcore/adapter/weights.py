@@ -19,8 +19,9 @@ _NAMED = 3
 
 
 def check_weights(
-    names: Sequence[str], hashes: Iterable[int], process_set: ProcessSet, *, name: str, remedy: str, again: bool = False
-) -> None:
+    names: Sequence[str], hashes: Iterable[int], process_set: ProcessSet, *, name: str, remedy: str,
+    again: bool = False, may_differ: bool = True,
+) -> None:  # fmt: skip
     """Compare the weights of all ranks by their hashes: one small allreduce.
 
     Args:
@@ -31,6 +32,7 @@ def check_weights(
         remedy: What gives all ranks the same weights, in the words of the framework.
         again: This rank has found these weights to be the same before. Where it has gone on with them since, and others
             have come, the first rank compares with those, and the rest abstain.
+        may_differ: The user may turn this off, by check_weights=False.
 
     Raises:
         MismatchError: They differ. On every rank.
@@ -41,7 +43,8 @@ def check_weights(
         return
     own = own or list(hashes)
     theirs = gather_bytes(own[wrong[0]].to_bytes(8, "little"), f"{name}.differ", process_set)
-    raise different_weights(names, wrong, [int.from_bytes(each, "little") for each in theirs], process_set, remedy)
+    raise different_weights(names, wrong, [int.from_bytes(each, "little") for each in theirs], process_set, remedy,
+                            may_differ=may_differ)  # fmt: skip
 
 
 def compared(own: Sequence[int], count: int, process_set: ProcessSet, name: str) -> list[int]:
@@ -83,8 +86,9 @@ def differing(maxima: Sequence[int]) -> list[int]:
 
 
 def different_weights(
-    names: Sequence[str], wrong: Sequence[int], theirs: Sequence[int], process_set: ProcessSet, remedy: str
-) -> MismatchError:
+    names: Sequence[str], wrong: Sequence[int], theirs: Sequence[int], process_set: ProcessSet, remedy: str,
+    *, may_differ: bool = True,
+) -> MismatchError:  # fmt: skip
     """The error that says so.
 
     Args:
@@ -93,6 +97,7 @@ def different_weights(
         theirs: The hash of the first of these, of each rank.
         process_set: The ranks.
         remedy: See `check_weights`.
+        may_differ: See there as well.
     """
     ranks: dict[int, list[int]] = {}
     for rank, value in zip(process_set.ranks, theirs, strict=True):
@@ -102,5 +107,5 @@ def different_weights(
     return MismatchError(
         f"the ranks have different weights at the first step: {named}{more} (the first is one on ranks "
         f"{' and another on ranks '.join(str(group) for group in ranks.values())}). Each would train a model of its "
-        f"own. Remedy: {remedy}, or pass check_weights=False if they are to differ."
+        f"own. Remedy: {remedy}{', or pass check_weights=False if they are to differ' if may_differ else ''}."
     )
