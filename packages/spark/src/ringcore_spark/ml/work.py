@@ -128,8 +128,8 @@ class Work:
             return Batches(self, partition(size, names, **order), steps)
         filesystem, place = self.store.place(source)
         # With rank and size, so that data that somebody writes to is told of below, in the words of an estimator.
-        place_of_rank = {"rank": ring.rank(), "size": ring.size()}
-        shards = ParquetShards(place, size, names, filesystem=filesystem, **place_of_rank, **order)
+        order |= {"rank": ring.rank(), "size": ring.size(), "filesystem": filesystem}
+        shards = ParquetShards(place, size, names, **order)
         _check_the_same(part, place, shards.rows)
         return Batches(self, shards, steps)
 
