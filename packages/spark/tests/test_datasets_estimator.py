@@ -19,6 +19,7 @@ from ringcore.data import DatasetShards, ParquetShards
 from ringcore_spark import RankError
 from ringcore_spark.store import LocalStore, Store
 from ringcore_spark.torch import TorchEstimator
+from support import ranks
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -79,6 +80,27 @@ def test_a_data_set_that_is_only_read_on_is_split_by_its_library() -> None:
 def test_what_cannot_be_split_is_refused(source: Any, size: int, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         DatasetShards(source, 1, ["id", "pair"], rank=0, size=size)
+
+
+def make_shards(seeds: list[int]) -> str:
+    import datasets
+    import ringcore
+    from ringcore.data import DatasetShards
+
+    ringcore.init()
+    source = datasets.Dataset.from_dict({"id": list(range(8))})
+    try:
+        return f"{len(DatasetShards(source, 2, seed=seeds[ringcore.rank()]))} batches"
+    except ringcore.MismatchError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "said"),
+    [([1, 1], "2 batches"), ([1, 2], "DatasetShards with different arguments: seed is 1 on ranks [0] and 2 on ranks")],
+)
+def test_ranks_that_were_told_different_orders_are_told_so(seeds: list[int], said: str, tmp_path: Path) -> None:
+    assert all(said in each for each in ranks.run(make_shards, 2, tmp_path, seeds))
 
 
 def estimator(store: Any, **options: Any) -> TorchEstimator:

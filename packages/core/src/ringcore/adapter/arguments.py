@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from ringcore._errors import MismatchError
 from ringcore.adapter.objects import gather_bytes
 from ringcore.adapter.weights import compared
+from ringcore.job.agreement import differences
 from ringcore.job.process_sets import ProcessSet
 
 _HASH_BYTES = 7  # fewer bits than the hashes have that can be compared
@@ -33,14 +34,7 @@ def check_arguments(what: str, arguments: Mapping[str, object], process_set: Pro
     parts = gather_bytes(data, f"{name}.differ", process_set)
     # A rank that has joined has sent nothing.
     given = {rank: json.loads(part) for rank, part in zip(process_set.ranks, parts, strict=True) if part}
-    told = []
-    for key in dict.fromkeys(key for each in given.values() for key in each):
-        ranks: dict[str, list[int]] = {}
-        for rank, each in given.items():
-            ranks.setdefault(each.get(key, "not there"), []).append(rank)
-        if len(ranks) > 1:
-            told.append(f"{key} is {' and '.join(f'{value} on ranks {those}' for value, those in ranks.items())}")
     raise MismatchError(
-        f"the ranks have made their {what} with different arguments: {'; '.join(told)}. Remedy: pass the same "
-        "arguments on all ranks."
+        f"the ranks have made their {what} with different arguments: {'; '.join(differences(given))}. Remedy: pass "
+        "the same arguments on all ranks."
     )

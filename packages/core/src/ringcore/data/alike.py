@@ -4,63 +4,79 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from ringcore._errors import MismatchError, RingcoreError
-from ringcore.job.agreement import gather_bytes
+from ringcore.job.agreement import differences, gather_bytes
 from ringcore.job.state import context, is_initialized
 
-_CALL = "data.ParquetShards"
+
+@dataclass
+class Told:
+    """What a rank was told of the data that all deal among themselves.
+
+    Attributes:
+        shown: By the name of an argument, its value for people.
+        compared: What must be the same instead of what is shown: hosts may have the same files in different places.
+    """
+
+    shown: dict[str, object] = field(default_factory=dict)
+    compared: dict[str, str] = field(default_factory=dict)
 
 
-def check_alike(shown: Mapping[str, str], compared: Mapping[str, str]) -> None:
-    """Compare what this rank was told with what all others were. Collective.
+@contextlib.contextmanager
+def compared_by_all(kind: str, *, is_of_job: bool) -> Iterator[Told]:
+    """Make a rank's part of the data, and then compare what it was told with what all others were. Collective.
+
+    A rank that cannot make its part lets no other one wait for it.
 
     Args:
-        shown: By the name of an argument, its value for people.
-        compared: What must be equal where `shown` need not: hosts may have the same files in different places.
+        kind: The class that deals, in the words of the user.
+        is_of_job: Whether the ranks of the job do. Who names rank and size deals among others, and compares nothing.
+
+    Yields:
+        To be filled in.
 
     Raises:
         MismatchError: They differ, or a rank could not make its part. On every rank that could.
     """
-    parts = _exchange({"shown": dict(shown), "compared": {**shown, **compared}})
+    told = Told()
+    try:
+        yield told
+    except Exception as error:
+        if is_of_job:
+            with contextlib.suppress(RingcoreError):
+                _exchange(kind, {"refused": f"{type(error).__name__}: {error}"})
+        raise
+    if is_of_job:
+        _compare(kind, told)
+
+
+def _compare(kind: str, told: Told) -> None:
+    shown = {name: str(value) for name, value in told.shown.items()}
+    parts = _exchange(kind, {"shown": shown, "compared": {**shown, **told.compared}})
     refusals = [f"rank {rank}: {part['refused']}" for rank, part in enumerate(parts) if "refused" in part]
     if refusals:
+        raise MismatchError(f"{kind} could not be made on {len(refusals)} of {len(parts)} ranks: {'; '.join(refusals)}")
+    differing = [name for name in shown if len({part["compared"].get(name) for part in parts}) > 1]
+    listed = differences(
+        {
+            rank: {name: part["shown"][name] for name in differing if name in part["shown"]}
+            for rank, part in enumerate(parts)
+        }
+    )
+    listed += [f"all have the {name} {shown[name]}, and not the same there" for name in differing if not listed]
+    if listed:
         raise MismatchError(
-            f"ParquetShards could not be made on {len(refusals)} of {len(parts)} ranks: {'; '.join(refusals)}"
+            f"the ranks have made their {kind} with different arguments: {'; '.join(listed)}. Remedy: pass the same on "
+            "all ranks, which deal the rows among themselves; a rank that is to read all of the data itself passes "
+            "rank=0, size=1"
         )
-    for name in shown:
-        if len({part["compared"].get(name) for part in parts}) > 1:
-            values = [part["shown"].get(name) for part in parts]
-            raise MismatchError(
-                f"ParquetShards was given another {name} on some ranks: {_by_rank(values)}. Remedy: pass the same on "
-                "all ranks, which deal the rows among themselves; a rank that is to read all of the data itself passes "
-                "rank=0, size=1"
-            )
 
 
-def tell_refusal(error: Exception) -> None:
-    """Let no other rank wait for this one in `check_alike`.
-
-    Args:
-        error: Why it could not make its part. The caller raises it, whatever has become of the others.
-    """
-    with contextlib.suppress(RingcoreError):
-        _exchange({"refused": f"{type(error).__name__}: {error}"})
-
-
-def _exchange(own: dict[str, object]) -> list[dict[str, dict[str, str]]]:
+def _exchange(kind: str, own: dict[str, object]) -> list[dict[str, dict[str, str]]]:
     # Who comes to an elastic job makes its own when the others have long made theirs.
     if not is_initialized() or context().size == 1 or context().settings.elastic:
         return []
-    return [json.loads(part) for part in gather_bytes(json.dumps(own).encode(), context().next_name(_CALL))]
-
-
-def _by_rank(values: list[str | None]) -> str:
-    """Each value with its ranks."""
-    ranks: dict[str | None, list[int]] = {}
-    for rank, value in enumerate(values):
-        ranks.setdefault(value, []).append(rank)
-    if len(ranks) == 1:
-        return f"all have {values[0]}, and not the same files there"
-    return "; ".join(f"rank{'s' if len(of) > 1 else ''} {', '.join(map(str, of))}: {v}" for v, of in ranks.items())
+    return [json.loads(part) for part in gather_bytes(json.dumps(own).encode(), context().next_name(f"data.{kind}"))]

@@ -8,12 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from ringcore.data.alike import compared_by_all
 from ringcore.data.shards import WINDOW_ROWS
 from ringcore.job import state as job
 
 
 class DatasetShards:
     """Batches of a rank's part of a data set, whose own library is told rank and size. Whoever iterates again goes on.
+
+    Where rank and size are those of the job, all ranks make it, and what they were told of the data is compared; but
+    not in an elastic job.
 
     Args:
         source: A Dataset or an IterableDataset of Hugging Face, or a function that makes one on the rank. Such a
@@ -29,6 +33,7 @@ class DatasetShards:
 
     Raises:
         ValueError: It is no such data set, a column is not there, or there are more ranks than rows.
+        MismatchError: Other ranks of the job were told of other data or another order, or could not make theirs.
     """
 
     def __init__(
@@ -43,14 +48,20 @@ class DatasetShards:
         window_rows: int = WINDOW_ROWS,
         seed: int = 0,
     ) -> None:
-        self._rank = job.rank() if rank is None else rank
-        self._size = job.size() if size is None else size
-        self._batch_size = batch_size
-        self._columns = None if columns is None else list(columns)
-        self._shuffle = (seed, window_rows) if shuffle else None
-        self._data = source if _kind(source) else source() if callable(source) else source
-        self._batches_of = self._reader()
-        self.set_epoch(0)
+        with compared_by_all("DatasetShards", is_of_job=rank is None and size is None) as told:
+            self._rank = job.rank() if rank is None else rank
+            self._size = job.size() if size is None else size
+            self._batch_size = batch_size
+            self._columns = None if columns is None else list(columns)
+            self._shuffle = (seed, window_rows) if shuffle else None
+            self._data = source if _kind(source) else source() if callable(source) else source
+            self._batches_of = self._reader()
+            self.set_epoch(0)
+            told.shown = {"source": self._described(), "columns": columns, "shuffle": shuffle}
+            if shuffle:
+                told.shown.update(seed=seed, window_rows=window_rows)
+            if _kind(self._data) == "Dataset":  # Then all ranks are promised as many batches.
+                told.shown["batch_size"] = batch_size
 
     def set_epoch(self, epoch: int, batch: int = 0) -> None:
         """Go to an epoch, and in it to a batch."""
@@ -77,6 +88,10 @@ class DatasetShards:
             self._batches += 1
             yield {name: np.asarray(batch[name]) for name in (self._columns or batch)}
         self.set_epoch(self._epoch + 1)
+
+    def _described(self) -> str:
+        kind = str(_kind(self._data))
+        return f"{kind} ({len(self._data)} rows)" if kind == "Dataset" else kind
 
     def _reader(self) -> Callable[[int, int], Iterator[dict[str, Any]]]:
         """What reads an epoch, without so many of its first rows."""

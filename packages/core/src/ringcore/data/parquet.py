@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from ringcore.data.alike import check_alike, tell_refusal
+from ringcore.data.alike import compared_by_all
 from ringcore.data.groups import RowGroups
 from ringcore.data.shards import WINDOW_ROWS, Shards
 from ringcore.job import state as job
@@ -58,26 +58,19 @@ class ParquetShards(Shards):
         tensors: Literal["numpy", "torch", "tensorflow"] = "numpy",
         filesystem: Any = None,
     ) -> None:
-        is_of_job = rank is None and size is None
-        try:
+        with compared_by_all("ParquetShards", is_of_job=rank is None and size is None) as told:
             groups = _groups(source, filesystem, rank)
             super().__init__(
                 groups, batch_size, columns, rank=rank, size=size, shuffle=shuffle,
                 window_rows=window_rows, seed=seed, uneven=uneven, tensors=tensors,
             )  # fmt: skip
-        except Exception as error:
-            if is_of_job:
-                tell_refusal(error)
-            raise
-        if not is_of_job:
-            return
-        shown: dict[str, Any] = {
-            "source": f"{groups.name} ({self.rows} rows)", "columns": list(self._columns), "shuffle": shuffle,
-            "seed": seed, "uneven": uneven, "window_rows": window_rows,
-        }  # fmt: skip
-        if self._padded:  # Then all ranks are promised as many batches.
-            shown["batch_size"] = batch_size
-        check_alike({name: str(value) for name, value in shown.items()}, {"source": groups.identity()})
+            told.shown = {
+                "source": f"{groups.name} ({self.rows} rows)", "columns": list(self._columns), "shuffle": shuffle,
+                "seed": seed, "uneven": uneven, "window_rows": window_rows,
+            }  # fmt: skip
+            if self._padded:  # Then all ranks are promised as many batches.
+                told.shown["batch_size"] = batch_size
+            told.compared["source"] = groups.identity()
 
 
 def _groups(source: Any, filesystem: Any, rank: int | None) -> RowGroups:

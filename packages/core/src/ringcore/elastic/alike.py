@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from ringcore.elastic.state import State
 
 
-def check_alike(state: State) -> list[int]:
-    """Compare what this rank keeps with what rank 0 keeps. Collective.
+def ranks_to_sync(state: State) -> list[int]:
+    """Compare what this rank keeps with what rank 0 keeps, and find out who needs the state. Collective.
 
     Args:
         state: What is kept.

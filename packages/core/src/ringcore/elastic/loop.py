@@ -14,7 +14,7 @@ from ringcore._errors import (
     ShutdownError,
     TimeoutError,
 )
-from ringcore.elastic.alike import check_alike
+from ringcore.elastic.alike import ranks_to_sync
 from ringcore.elastic.state import HostsUpdatedInterrupt, JoinedInterrupt, PartedInterrupt, State
 from ringcore.job import members
 from ringcore.job.lifecycle import begin_anew, init, shutdown
@@ -88,7 +88,7 @@ def _give(state: State) -> None:
 
     If a rank is lost soon after, all go back to what rank 0 has saved, so nobody has to save it here.
     """
-    ranks = check_alike(state)
+    ranks = ranks_to_sync(state)
     context().touched_for_state.clear()
     if len(ranks) == context().size:
         state.sync()

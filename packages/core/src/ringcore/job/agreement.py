@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ringcore import _native
 from ringcore._errors import MismatchError
 from ringcore._native import Buffer
@@ -60,3 +62,19 @@ def agree(what: str, value: object) -> None:
     if len(set(values)) > 1:
         listed = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(values))
         raise MismatchError(f"{what} was called differently: {listed}. Remedy: pass the same arguments on all ranks.")
+
+
+def differences(given: Mapping[int, Mapping[str, str]]) -> list[str]:
+    """What ranks were given differently, each as `seed is 1 on ranks [0, 2] and 7 on ranks [1]`.
+
+    Args:
+        given: By the rank, by the name of an argument, its value for people.
+    """
+    told = []
+    for name in dict.fromkeys(name for arguments in given.values() for name in arguments):
+        ranks: dict[str, list[int]] = {}
+        for rank, arguments in given.items():
+            ranks.setdefault(arguments.get(name, "not there"), []).append(rank)
+        if len(ranks) > 1:
+            told.append(f"{name} is {' and '.join(f'{value} on ranks {those}' for value, those in ranks.items())}")
+    return told
