@@ -173,7 +173,7 @@ void Engine::be_evicted(const View& view) {
 void Engine::go_on_with(const View& view, const std::vector<Place>& lost) {
   const bool gives_up = view.plans_only && !std::exchange(elastic_->plans_only, true);
   std::string why = gives_up && lost.empty() ? "" : describe_losses(lost);
-  if (gives_up) why += std::string(why.empty() ? "" : "; ") + "the switch (RINGCORE_SWITCH) was given up";
+  if (gives_up) why += std::string(why.empty() ? "" : "; ") + "the switch was given up";
   const int before = membership_.is_member() ? size() : 0;
   elastic_->joins = before == 0;
   std::vector<Place> joined;

@@ -295,12 +295,14 @@ bool Chooser::is_news(int number, bool slow) {
   return times == kTelling;
 }
 
+void Chooser::tell(const std::string& finding) { finding_ += (finding_.empty() ? "" : " ") + finding; }
+
 void Chooser::note_slow_hosts(std::span<const double> table) {
   const std::vector<SlowHost> slow = slow_hosts(planner_.topology(), table);
   for (int host = 0; host < planner_.topology().hosts(); ++host) {
     const auto found = std::ranges::find(slow, host, &SlowHost::host);
     if (!is_news(host, found != slow.end())) continue;
-    finding_ += (finding_.empty() ? "" : " ") + describe(*found, planner_.topology());
+    tell(describe(*found, planner_.topology()));
   }
 }
 
@@ -310,7 +312,7 @@ void Chooser::note_slow_links(std::span<const double> table) {
   std::erase_if(links, [this](const ToldLink& link) {
     return !is_news(link.from * planner_.topology().ranks() + link.to, link.slow);
   });
-  if (!links.empty()) finding_ = describe(links);
+  if (!links.empty()) tell(describe(links));
 }
 
 // True if several are close to the best. What has a priority waits for the end of its trial, and large data takes long.

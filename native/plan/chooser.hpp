@@ -108,6 +108,7 @@ class Chooser {
   std::size_t table_size() const;
   bool is_news(int number, bool slow);
   void note_slow_hosts(std::span<const double> table);
+  void tell(const std::string& finding);
   void note_slow_links(std::span<const double> table);
   static bool offers(const Backend& backend, const Query& query);
   Known& known_of(int lane);

@@ -146,6 +146,18 @@ def test_hosts_that_a_switch_joins_alike_are_an_even_network() -> None:
     assert len(network_of(read(slower), places("c", "a"))[2]) == 4
 
 
+def test_what_joins_only_other_hosts_does_not_matter() -> None:
+    ends = {"a": "s", "b": "s", "c": "t", "d": "t", "s": "t"}
+    links = ", ".join(
+        f'{{"between": ["{start}", "{end}"], "rate": "{"100mbit" if start == "s" else "1gbit"}", "latency": "5us"}}'
+        for start, end in ends.items()
+    )
+    hosts = '["a", "b", {"name": "c", "send": "10mbit"}, "d"]'
+    text = f'{{"ringcore_topology": 1, "hosts": {hosts}, "switches": ["s", "t"], "links": [{links}]}}'
+    assert network_of(read(text), places("a", "b")) == (1e-5, 1.25e8, [])
+    assert len(network_of(read(text), places("a", "d"))[2]) == 2 * 3
+
+
 def test_a_host_that_the_topology_lacks_is_named() -> None:
     with pytest.raises(
         InvalidArgument, match=r"has no host 'd', where ranks \[1\] are; .* Remedy: add it .*10\.0\.0\.1"

@@ -47,9 +47,21 @@ def network_of(topology: Topology, places: Sequence[Place]) -> Network:
     at: dict[str, list[int]] = {}
     for number, name in enumerate(names_of(topology, places)):
         at.setdefault(name, []).append(number)
-    links = [link for link in topology.links if {link.start, link.end} <= {*at, *topology.switches}]
+    links = _between(topology, set(at))
     even = _even(topology, at, links)
     return even or _Weaver(len(places), topology, at).weave(links, known)
+
+
+def _between(topology: Topology, hosts: set[str]) -> list[Link]:
+    """The links that lead from one of the hosts to another, without switches that join them to nothing."""
+    there = hosts | set(topology.switches)
+    while True:
+        links = [link for link in topology.links if {link.start, link.end} <= there]
+        pairs = {pair for link in links for pair in ((link.start, link.end), (link.end, link.start))}
+        dead = {switch for switch in there - hosts if sum(start == switch for start, _ in pairs) < 2}
+        if not dead:
+            return links
+        there -= dead
 
 
 def names_of(topology: Topology, places: Sequence[Place]) -> list[str]:
@@ -78,11 +90,13 @@ def _name_of(place: Place, known: set[str]) -> str:
 
 def _even(topology: Topology, at: dict[str, list[int]], links: list[Link]) -> Network | None:
     """One switch that everybody is joined to alike."""
-    plain = all(host.send_bits_per_s is None and host.receive_bits_per_s is None for host in topology.hosts)
+    ports = [host for host in topology.hosts if host.name in at]
+    plain = all(host.send_bits_per_s is None and host.receive_bits_per_s is None for host in ports)
+    switches = {end for link in links for end in (link.start, link.end)} - set(at)
     alike = len({(link.bits_per_s, link.latency_s) for link in links}) == 1
-    if len(topology.switches) != 1 or not plain or not alike or any(len(numbers) > 1 for numbers in at.values()):
+    if len(switches) != 1 or not plain or not alike or any(len(numbers) > 1 for numbers in at.values()):
         return None
-    switch = topology.switches[0]
+    switch = switches.pop()
     if {(link.start, link.end) for link in links} != {ends for name in at for ends in ((name, switch), (switch, name))}:
         return None
     return 2 * links[0].latency_s, links[0].bits_per_s / 8, []
@@ -98,7 +112,8 @@ class _Weaver:
     cables: list[Cable] = field(default_factory=list)
 
     def weave(self, links: list[Link], known: dict[str, Host]) -> Network:
-        out = {switch: self._place() for switch in self.topology.switches}
+        used = {end for link in links for end in (link.start, link.end)}
+        out = {switch: self._place() for switch in self.topology.switches if switch in used}
         into = dict(out)
         for name, numbers in self.at.items():
             host = known[name]
