@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from ringcore import Adasum, InvalidArgument
-from ringcore.adapter import ProcessSet, check_arguments, count_step, is_elastic, name_or_next, reduce_compressed
+from ringcore.adapter import ProcessSet, check_arguments, is_elastic, name_or_next, optimizer_step, reduce_compressed
 
 from ringcore_torch._operations import grouped_allreduce
 from ringcore_torch.compression import Compressor
@@ -31,9 +31,9 @@ class AdasumOptimizer(torch.optim.Optimizer):
     _arguments: Mapping[str, object]
     _compares_arguments: bool
 
+    @optimizer_step()
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Step, then combine the steps of all ranks."""
-        count_step()
         # Once; who joins an elastic job would be alone with it.
         if self._compares_arguments and self._process_set.size() > 1 and not is_elastic():
             name = f"{self._prefix}.arguments"

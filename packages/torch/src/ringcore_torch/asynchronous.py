@@ -93,6 +93,7 @@ class _AsyncOptimizer(torch.optim.Optimizer):
     _stepping: threading.Lock  # Guards: `_inner`, the newest weights, and how many sums are in them.
     _updates: int
 
+    @adapter.optimizer_step()
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Offer this rank's gradient to the next sum, and go on with the newest weights.
 
@@ -104,7 +105,6 @@ class _AsyncOptimizer(torch.optim.Optimizer):
         """
         if closure is not None:
             raise InvalidArgument("AsyncOptimizer.step takes no closure; call backward() before step()")
-        adapter.count_step()
         sums = self._started()
         if [parameter._version for _, parameter in self._named] != self._taken:
             raise InvalidArgument(

@@ -34,9 +34,9 @@ class _LocalOptimizer(torch.optim.Optimizer):
     _arguments: dict[str, object]
     _compares_arguments: bool
 
+    @adapter.optimizer_step()
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Step with this rank's own gradients; every so often, meet the others."""
-        adapter.count_step()
         self._compare_arguments()
         # Later on each rank has weights of its own between two meetings. All ranks have made as many steps, also one
         # that has loaded a state or has joined the others.

@@ -41,9 +41,9 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             )
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
+    @adapter.optimizer_step()
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Wait for the averaged gradients, then step."""
-        adapter.count_step()
         loss = self._step(closure)
         if self._tuner is not None:
             self._tuner.after_step()

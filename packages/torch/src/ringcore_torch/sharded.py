@@ -46,6 +46,7 @@ class _ShardedOptimizer(torch.optim.Optimizer):
     _reduced: bool
     _whole: bool
 
+    @adapter.optimizer_step()
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Average the gradients of this rank's share, step it, and gather everybody's parameters.
 
@@ -53,7 +54,6 @@ class _ShardedOptimizer(torch.optim.Optimizer):
         """
         if closure is not None:
             raise InvalidArgument("ShardedOptimizer.step takes no closure; call backward() before step()")
-        adapter.count_step()
         self._check_unchanged()  # also where the averages are there already, and it would change nothing
         if self._unchecked:
             self._unchecked = False

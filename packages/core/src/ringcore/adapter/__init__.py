@@ -83,7 +83,7 @@ from ringcore.job.process_sets import (
     process_set_id_of,
 )
 from ringcore.job.state import Context, context, followed, goes_back, is_elastic
-from ringcore.job.statistics import count_step, drop_step
+from ringcore.job.statistics import drop_step, optimizer_step
 from ringcore.job.told_errors import as_ringcore_error
 
 __all__ = [
@@ -148,7 +148,6 @@ __all__ = [
     "comparable",
     "context",
     "copy",
-    "count_step",
     "dealt_evenly",
     "dealt_out",
     "different_weights",
@@ -172,6 +171,7 @@ __all__ = [
     "launched_by_mpi",
     "name_or_next",
     "nodes_of",
+    "optimizer_step",
     "priority_of",
     "process_set_id_of",
     "rank_and_size",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from ringcore._errors import (
@@ -41,40 +42,58 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
 
     @functools.wraps(func)
     def call(state: State, *args: Any, **options: Any) -> T:
-        must_sync, has_changed = True, False
-        if is_initialized():
-            context().is_intact = False  # It may have been with another state.
-        while True:
-            try:
-                if is_initialized():
-                    has_changed |= _become_member()
-                    _let_go_back(True)
-                if has_changed:
-                    state.on_reset()
-                if must_sync:
-                    _give(state)
-                result = func(state, *args, **options)
-                if is_initialized():
-                    _let_go_back(False)
-                return result
-            except PartedInterrupt:
-                must_sync = not _go_on(intact=True) and _meet_again(intact=True)
-            except JoinedInterrupt:
-                must_sync = _go_on(intact=True) or _meet_again(intact=False)
-            except HostsUpdatedInterrupt as interrupt:
-                must_sync = _meet_again(intact=interrupt.skip_sync)
-            except Exception as error:
-                lost = as_ringcore_error(error)
-                if lost is None or not _is_loss(lost):
-                    raise
-                if membership() is None and not isinstance(lost, MembershipChangedError):
-                    raise _with_remedy(lost) from error
-                _log.warning("rank %d goes back to its last commit: %s", context().rank, lost)
-                state.restore()
-                must_sync = _goes_on_after(lost) or _meet_again(intact=False)
-            has_changed = True
+        with _leaving_at_commits():
+            return _train(functools.partial(func, state, *args, **options), state)
 
     return call
+
+
+@contextlib.contextmanager
+def _leaving_at_commits() -> Iterator[None]:
+    launcher = membership()
+    if launcher is None:
+        yield
+        return
+    launcher.commits = True
+    try:
+        yield
+    finally:
+        launcher.commits = False
+
+
+def _train(func: Callable[[], T], state: State) -> T:
+    must_sync, has_changed = True, False
+    if is_initialized():
+        context().is_intact = False  # It may have been with another state.
+    while True:
+        try:
+            if is_initialized():
+                has_changed |= _become_member()
+                _let_go_back(True)
+            if has_changed:
+                state.on_reset()
+            if must_sync:
+                _give(state)
+            result = func()
+            if is_initialized():
+                _let_go_back(False)
+            return result
+        except PartedInterrupt:
+            must_sync = not _go_on(intact=True) and _meet_again(intact=True)
+        except JoinedInterrupt:
+            must_sync = _go_on(intact=True) or _meet_again(intact=False)
+        except HostsUpdatedInterrupt as interrupt:
+            must_sync = _meet_again(intact=interrupt.skip_sync)
+        except Exception as error:
+            lost = as_ringcore_error(error)
+            if lost is None or not _is_loss(lost):
+                raise
+            if membership() is None and not isinstance(lost, MembershipChangedError):
+                raise _with_remedy(lost) from error
+            _log.warning("rank %d goes back to its last commit: %s", context().rank, lost)
+            state.restore()
+            must_sync = _goes_on_after(lost) or _meet_again(intact=False)
+        has_changed = True
 
 
 def _let_go_back(goes_back: bool) -> None:

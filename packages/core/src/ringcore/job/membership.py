@@ -79,6 +79,8 @@ class Membership:
         self._unheard: list[bytes] = []  # Of the witness, before there is an engine.
         self._runtime: _native.Runtime | None = None
         self._waits = False
+        self._ends_steps = False  # Its optimizer calls `leave_after_step`.
+        self.commits = False  # It runs in `elastic.run`, and leaves at a commit.
         self.intact = False  # This process's state is that of a commit that all ranks have made.
         self.lost: int | None = None  # The rank of this epoch that this process lost.
         self.must_sync = True  # As dealt: somebody's is not.
@@ -138,6 +140,18 @@ class Membership:
         self._say({"leaves": True})
         sys.exit(0)
 
+    def leave_after_step(self) -> None:
+        """A step has ended, in the program: who was told to leave and makes no commits does so here.
+
+        Nobody has to agree to it: the others find that it has left, and make the next step among themselves.
+
+        Raises:
+            SystemExit: This process was told to end.
+        """
+        self._ends_steps = True
+        if self._leaves and not self.commits:
+            self.leave()
+
     def wait_for_the_end(self) -> None:
         """Fewer ranks are left than may go on, and nobody can join them where they are: the launcher ends them.
 
@@ -145,6 +159,8 @@ class Membership:
             SystemExit: This process was told to end.
             BootstrapError: The launcher has gone.
         """
+        if self._leaves:
+            self.leave()
         self._say({"too_few": True})
         with self._changed:
             self._waits = True
@@ -237,7 +253,7 @@ class Membership:
     def _say(self, message: dict[str, Any]) -> None:
         try:
             with self._sending:
-                self._socket.sendall(json.dumps(message).encode() + b"\n")
+                self._socket.sendall(_line(message))
         except OSError as error:
             raise BootstrapError(f"the launcher of this elastic job has gone: {error.strerror}") from error
 
@@ -286,13 +302,15 @@ class Membership:
                 self._begin_to_receive(self._runtime, invitation)
         self._comes |= message.get("comes", False)
         self._goes |= message.get("goes", False)
-        self._leaves |= message.get("drain", False)
+        if message.get("drain", False):
+            self._leaves = True
+            self._leave_now_if_never()
         self._dismissed |= message.get("dismissed", False)
         if "view" in message:
             self._hear_witness(message)
 
     def _obey_termination(self) -> None:
-        """Let SIGTERM end this process where that harms nobody: at its next commit. A second one ends it at once."""
+        """Let SIGTERM end this process where that harms nobody. A second one ends it at once."""
         in_main_thread = threading.current_thread() is threading.main_thread()
         if not in_main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
             return
@@ -305,8 +323,22 @@ class Membership:
             self._leaves = True
             if self._waits:
                 self.leave()
+            self._leave_now_if_never()
 
         signal.signal(signal.SIGTERM, leave_soon)
+
+    def _leave_now_if_never(self) -> None:
+        """End at once where the program comes to no place to leave: the others make the step without this process."""
+        if self._waits or self.commits or self._ends_steps:
+            return
+        if self._sending.acquire(blocking=False):  # A signal may have come while this very thread sent something.
+            with contextlib.suppress(OSError):
+                self._socket.sendall(_line({"leaves": True}))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _line(message: dict[str, Any]) -> bytes:
+    return json.dumps(message).encode() + b"\n"
 
 
 @functools.cache

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from ringcore.job.state import Context, context, is_initialized
@@ -59,7 +61,18 @@ def drop_step() -> None:
     context().dropped_steps += 1
 
 
-def count_step() -> None:
-    """For adapters: an optimizer has begun a step."""
-    if is_initialized():
-        context().steps += 1
+@contextlib.contextmanager
+def optimizer_step() -> Iterator[None]:
+    """For adapters: around a step of an optimizer, which is counted. A rank that was told to leave does so behind it.
+
+    Raises:
+        SystemExit: It was told to leave, and makes no commits at which it could.
+    """
+    if not is_initialized():
+        yield
+        return
+    context().steps += 1
+    yield
+    launcher = context().launcher
+    if launcher is not None:
+        launcher.leave_after_step()

@@ -101,7 +101,7 @@ class Orders(Losses):
             )
         process.drained = True
         self._say(process, {"drain": True})
-        return f"rank {number} leaves at its next commit"
+        return f"rank {number} leaves at its next commit, or now where its loop makes none"
 
     def _too_few_for(self, size: int) -> str:
         return f"{'1 rank is' if size == 1 else f'{size} ranks are'} less than --min-np {self._asked.min_np}"
