@@ -391,6 +391,48 @@ TEST_CASE("packing: ranks of a host are reached inside it") {
   CHECK(packed < (16 << 20) / (0.95 * 25 * kMegabit));
 }
 
+namespace {
+
+// Two racks: one quick link a host, a slow one between the racks' switches.
+Topology two_racks(int hosts_a_rack, int ranks_a_host) {
+  Topology topology;
+  const int hosts = 2 * hosts_a_rack;
+  for (int host = 0; host < hosts; ++host) topology.host_of.insert(topology.host_of.end(), ranks_a_host, host);
+  const auto join = [&](int a, int b, double rate) {
+    topology.links.cables.push_back({.from = a, .to = b, .latency_s = 1e-5, .seconds_per_byte = 1 / rate});
+    topology.links.cables.push_back({.from = b, .to = a, .latency_s = 1e-5, .seconds_per_byte = 1 / rate});
+  };
+  for (int host = 0; host < hosts; ++host) join(host, hosts + host / hosts_a_rack, 100 * kMegabit);
+  join(hosts, hosts + 1, 25 * kMegabit);
+  return topology;
+}
+
+}  // namespace
+
+TEST_CASE("packing: hosts of many ranks carry as much between them as hosts of one") {
+  constexpr double kBytes = 16 << 20;
+  for (const Collective collective : {Collective::kAllreduce, Collective::kBroadcast, Collective::kReduce}) {
+    CAPTURE(name_of(collective));
+    const double few = planned(two_racks(3, 1), "packed_trees", collective, 32, kBytes, {}).seconds;
+    const double many = planned(two_racks(3, 8), "packed_trees", collective, 32, kBytes, {}).seconds;
+    CHECK(many < 1.1 * few);
+  }
+  const Topology racks = two_racks(3, 8);
+  const double hierarchical = allreduce_seconds(racks, "hierarchical", 4, kBytes);
+  CHECK(hierarchical > 1.5 * allreduce_seconds(racks, "packed_trees", 32, kBytes));
+  // A root that is not the first rank of its host reaches the others through that one.
+  const PlanRequest request{.collective = Collective::kBroadcast, .topology = &racks, .root = 13, .parts = 4};
+  const auto plan = excerpt(generator("packed_trees"), request, Symmetry::none(racks.nodes()), kMostSteps);
+  REQUIRE(plan);
+  CHECK(verify(*plan, racks) == std::nullopt);
+  // More hosts than trees are packed over, and collectives that need a tree for each rank.
+  const Topology too_many = two_racks(17, 2);
+  const PlanRequest sum{.collective = Collective::kAllreduce, .topology = &too_many, .parts = 1};
+  CHECK_FALSE(generator("packed_trees").generate(sum, 0));
+  const PlanRequest gather{.collective = Collective::kAllgather, .topology = &racks, .parts = 1};
+  CHECK_FALSE(generator("packed_trees").generate(gather, 0));
+}
+
 TEST_CASE("packing: what runs along packed trees is the sum of all") {
   RandomNetworks draw(7);
   for (const int hosts : {4, 7}) {

@@ -10,12 +10,15 @@
 #include <vector>
 
 #include "plan/builder.hpp"
+#include "plan/packing/inside.hpp"
 #include "plan/packing/transfers.hpp"
 
 namespace ringcore::plan {
 namespace {
 
-constexpr int kMostNodes = 32;
+// Of what trees are packed over, nodes or else hosts; and of nodes in all.
+constexpr int kMostPacked = 32;
+constexpr int kMostNodes = 256;
 constexpr std::uint32_t kChunks = 16;  // of each part, of all blocks together
 constexpr std::size_t kMostForests = 16;
 constexpr double kGood = 0.95;
@@ -63,6 +66,20 @@ std::vector<Rank> roots_of(const PlanRequest& request) {
   return all;
 }
 
+bool packs_hosts(const Topology& topology) { return topology.nodes() > kMostPacked; }
+
+std::vector<Forest> forests_of(const Topology& topology, const Fabric& fabric, const std::vector<Rank>& roots,
+                               std::uint32_t chunks, Load load, bool backwards) {
+  if (!packs_hosts(topology)) return grow_forests(fabric, roots, chunks, load);
+  Fabric hosts = Fabric::of(one_node_a_host(topology));
+  if (backwards) hosts = hosts.reversed();
+  std::vector<Rank> hosts_of_roots;
+  for (const Rank root : roots) hosts_of_roots.push_back(topology.host_of[root]);
+  std::vector<Forest> forests = grow_forests(hosts, hosts_of_roots, chunks, load);
+  for (Forest& forest : forests) forest = continued_inside(topology, forest, roots.empty() ? -1 : roots.front());
+  return forests;
+}
+
 // What was packed last: the programs of all ranks are made of it, one after the other.
 const TransferOrder& packed_for(const PlanRequest& request, std::uint32_t chunks) {
   static thread_local Packed last;
@@ -76,7 +93,8 @@ const TransferOrder& packed_for(const PlanRequest& request, std::uint32_t chunks
       gathers || request.collective == Collective::kReduce || request.collective == Collective::kReduceScatter;
   if (backwards) fabric = fabric.reversed();
   const Load load = load_of(request.collective);
-  last.order = quickest_order(fabric, grow_forests(fabric, last.roots, chunks, load), chunks, last.roots.empty(), load);
+  const std::vector<Forest> forests = forests_of(last.topology, fabric, last.roots, chunks, load, backwards);
+  last.order = quickest_order(fabric, forests, chunks, last.roots.empty(), load);
   if (backwards) last.order = played_backwards(std::move(last.order), !gathers);
   return last.order;
 }
@@ -129,7 +147,7 @@ class PackedTrees final : public Generator {
   std::optional<Plan> generate(const PlanRequest& request, Rank self) const override {
     if (request.collective == Collective::kAlltoall || request.collective == Collective::kBarrier) return std::nullopt;
     const Topology& topology = *request.topology;
-    if (topology.links.even() || topology.single_host() || topology.nodes() > kMostNodes) return std::nullopt;
+    if (topology.links.even() || topology.single_host() || !packable(request)) return std::nullopt;
     const auto blocks = is_in_blocks(request.collective) ? static_cast<std::uint32_t>(request.ranks()) : 1U;
     const std::uint32_t chunks = std::max(kChunks / blocks, 1U) * static_cast<std::uint32_t>(request.parts);
     const TransferOrder& order = packed_for(request, chunks);
@@ -144,6 +162,16 @@ class PackedTrees final : public Generator {
 
   bool follows_rates() const override { return true; }
   int most_parts() const override { return 128; }
+
+ private:
+  // From many roots, and with blocks of their own for all, nodes are as many as trees.
+  static bool packable(const PlanRequest& request) {
+    const Topology& topology = *request.topology;
+    if (!packs_hosts(topology)) return true;
+    const bool one_tree = request.collective == Collective::kAllreduce ||
+                          request.collective == Collective::kBroadcast || request.collective == Collective::kReduce;
+    return one_tree && topology.hosts() <= kMostPacked && topology.nodes() <= kMostNodes;
+  }
 };
 
 }  // namespace
