@@ -59,10 +59,10 @@ def reduces(timeline: str) -> dict:
     return {"type": None, "right": right}
 
 
-def run(hosts: Sequence[Host], directory: Path, env: Mapping[str, str]) -> list[ranks.Outcome]:
-    place = place_ranks(hosts, directory)
+def run(hosts: Sequence[Host], directory: Path, env: Mapping[str, str], each: int = 1) -> list[ranks.Outcome]:
+    place = place_ranks(hosts, directory, each)
     place["env"].update(env)
-    with ranks.started(reduces, len(hosts), directory, str(directory / "timeline.json"), **place) as job:
+    with ranks.started(reduces, each * len(hosts), directory, str(directory / "timeline.json"), **place) as job:
         outcomes = job.wait()
     for outcome in outcomes:
         assert outcome.exit_code == 0, outcome.stderr
@@ -84,6 +84,15 @@ def test_a_job_that_is_told_of_its_links_packs_trees_into_them(star: list[Host],
     assert (
         plans_of(tmp_path)[-3:] == ["packed_trees"] * 3
     )  # the model knows that all else would take three times as long
+
+
+@pytest.mark.long
+def test_hosts_of_many_ranks_pack_trees_between_them(star: list[Host], tmp_path: Path) -> None:
+    topology([host.name for host in star], star_rate).save(tmp_path / "star.json")
+    env = {"RINGCORE_TOPOLOGY_FILE": str(tmp_path / "star.json"), "OMP_NUM_THREADS": "1"}
+    outcomes = run(star, tmp_path, env, each=9)
+    assert [outcome.result for outcome in outcomes] == [{"type": None, "right": [True] * 4}] * 36
+    assert plans_of(tmp_path)[-1] == "packed_trees"
 
 
 def reduces_by_the_example(example: str) -> list:
