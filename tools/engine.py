@@ -113,6 +113,7 @@ def run_sweeps(session: nox.Session) -> None:
             for first in range(1, 1_000_000, 250_000)
         ),
         ("*elastic_trees_test*", {"RINGCORE_ELASTIC_TREE_SEEDS": "200000"}),
+        ("*switch_simulation_test*", {"RINGCORE_SWITCH_SEEDS": "100000"}),
         ("*/simulation_test*", {"RINGCORE_SIMULATION_SEEDS": "100000"}),
         ("*agreement_tree_test*", {"RINGCORE_TREE_SEEDS": "100000"}),
         ("*tree_engines_test*", {"RINGCORE_SIMULATION_SEEDS": "10000"}),

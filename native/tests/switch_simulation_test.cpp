@@ -286,7 +286,7 @@ class Schedule {
 TEST_CASE("switch schedules: no sum is wrong, nothing hangs") {
   const std::uint64_t only = testing::from_environment("RINGCORE_SWITCH_SEED", 0);
   const std::uint64_t first = only != 0 ? only : testing::from_environment("RINGCORE_SWITCH_FIRST", 1);
-  const std::uint64_t count = only != 0 ? 1 : testing::from_environment("RINGCORE_SWITCH_SEEDS", 1500);
+  const std::uint64_t count = only != 0 ? 1 : testing::from_environment("RINGCORE_SWITCH_SEEDS", 5000);
   int failures = 0;
   for (std::uint64_t seed = first; seed < first + count && failures < 5; ++seed) {
     const std::string flaw = Schedule(seed).run();

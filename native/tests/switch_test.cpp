@@ -250,12 +250,162 @@ TEST_CASE("switch: Halt suspends all, Reset lets them begin again") {
   CHECK(bench.give(0, 0, {3}).front().values() == std::vector<float>{5});
 }
 
+TEST_CASE("switch: what was sent in an earlier generation counts no more") {
+  Bench bench;
+  bench.join(0, 2);
+  bench.join(1, 2);
+  const std::uint32_t before = bench.generation;
+  bench.act(0, Action::kReset);
+  bench.join(0, 2, 2);
+  bench.join(1, 2, 2);
+  const auto late = [&](Action action) {
+    return bench.say(0, {.action = action, .generation = before, .value = 1}, bytes_of({100}));
+  };
+  for (const Action action : {Action::kData, Action::kLeave, Action::kFBcast, Action::kHalt}) {
+    const auto told = late(action);
+    REQUIRE(told.size() == 1);
+    CHECK(is_answer(told[0], Answer::kUnknown));
+    CHECK(told[0].header.segment == before);
+  }
+  bench.give(1, 0, {2});
+  CHECK(bench.give(0, 0, {3}).front().values() == std::vector<float>{5});
+}
+
+TEST_CASE("switch: a sum that nobody has asked for is not taken") {
+  Bench bench;
+  bench.join(0, 2);
+  bench.join(1, 2);
+  const auto bring = [&](float value) {
+    const Header header{.flags = flags::kResult, .generation = bench.generation, .value = 2};
+    return bench.say(0, header, bytes_of({value}));
+  };
+  bench.give(0, 0, {1});
+  CHECK(bring(100).empty());
+  CHECK(bench.give(1, 0, {2}).front().values() == std::vector<float>{3});
+  CHECK(bring(100).empty());
+  CHECK(bench.act(1, Action::kHelp, 0).front().values() == std::vector<float>{3});
+}
+
+TEST_CASE("switch: workers that are further apart than those of one job ever are end the session") {
+  Bench bench;
+  bench.join(0, 2);
+  const auto told = bench.join(1, 2, 1, -1, 4, 9);
+  REQUIRE(told.size() == 2);
+  for (const Seen& seen : told) CHECK(is_answer(seen, Answer::kMismatch));
+  CHECK(bench.owned->sessions() == 0);
+}
+
+namespace {
+
+// All that a worker has to give, and what it has got.
+struct Given final : Source {
+  std::vector<std::byte> own = bytes_of({1, 2});
+  std::vector<Segment> taken;
+
+  bool ready(Segment) override { return true; }
+  Contribution contribution(Segment) override { return {Sum::kFloat32, 1, own}; }
+  bool take(Segment segment, const Contribution&) override {
+    taken.push_back(segment);
+    return true;
+  }
+};
+
+// A worker, and a switch that says what the test lets it say.
+struct Opposite {
+  Given source;
+  Key key = key_of_session(counting_key(), kSession);
+  Worker worker{WorkerConfig{.session = kSession, .key = key, .member = 1, .ranks = 2, .window = 4}, source};
+  Nanoseconds now = 0;
+
+  std::vector<Header> sends(Nanoseconds after = 0) {
+    now += after;
+    Outbox out;
+    worker.send(out, now, 16);
+    std::vector<Header> sent;
+    for (const auto& item : out.items()) sent.push_back(parse(out.bytes(item))->header);
+    return sent;
+  }
+  void say(Header header, std::span<const std::byte> payload = {}) {
+    header.flags |= flags::kFromSwitch;
+    header.member = 1;
+    header.session = kSession;
+    Outbox out;
+    out.send(header, payload, key, {});
+    worker.receive(*parse(out.bytes(out.items().front())), now);
+  }
+  void answer(Answer answer, std::uint32_t generation, Segment segment) {
+    say({.action = Action::kAck,
+         .generation = generation,
+         .value = static_cast<std::uint32_t>(answer),
+         .segment = segment});
+  }
+  // Through two Joins into a generation.
+  void join(std::uint32_t generation) {
+    worker.join(now);
+    sends();
+    answer(Answer::kWaits, generation, 1);
+    sends();
+    answer(Answer::kReady, generation, 2);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("switch: a worker takes the sum of all, and none of fewer") {
+  Opposite bench;
+  bench.join(7);
+  CHECK(bench.sends().size() == 4);
+  bench.say({.action = Action::kData, .flags = flags::kResult, .generation = 7, .value = 2}, bench.source.own);
+  CHECK(bench.source.taken == std::vector<Segment>{0});
+  bench.say({.action = Action::kData, .flags = flags::kResult, .generation = 6, .value = 2, .segment = 1},
+            bench.source.own);
+  CHECK(bench.source.taken.size() == 1);
+  CHECK_FALSE(bench.worker.failure());
+  bench.say({.action = Action::kData, .flags = flags::kResult, .generation = 7, .value = 1, .segment = 1},
+            bench.source.own);
+  REQUIRE(bench.worker.failure());
+  CHECK(bench.worker.failure()->kind == Worker::Failure::Kind::kIncomplete);
+  CHECK(bench.worker.failure()->segment == 1);
+  CHECK(bench.source.taken.size() == 1);
+}
+
+TEST_CASE("switch: a worker that is halted sends nothing more") {
+  Opposite bench;
+  bench.join(7);
+  bench.say({.action = Action::kHalt, .generation = 7, .value = 3});
+  CHECK(bench.worker.halted_by() == MemberId{3});
+  CHECK(bench.sends().empty());
+}
+
+TEST_CASE("switch: a worker joins anew where its switch has lost its memory, and at no other word of it") {
+  Opposite bench;
+  bench.join(7);
+  CHECK(bench.sends().size() == 4);
+  bench.answer(Answer::kUnknown, 9, 6);  // of a generation that is long over
+  CHECK(bench.sends(1).empty());
+  bench.answer(Answer::kUnknown, 9, 7);
+  auto sent = bench.sends(1);
+  REQUIRE(sent.size() == 1);
+  CHECK(sent[0].action == Action::kJoin);
+  bench.answer(Answer::kWaits, 9, 3);
+  CHECK(bench.sends().front().generation == 9);
+  // What was sent before the last Join says nothing of it.
+  bench.answer(Answer::kReady, 9, 3);
+  CHECK(bench.sends(1).empty());
+  bench.answer(Answer::kReady, 9, 4);
+  // All that has no sum yet is sent again, at once.
+  sent = bench.sends(1);
+  CHECK(sent.size() == 4);
+  CHECK(std::ranges::all_of(sent, [](const Header& each) { return each.action == Action::kData; }));
+}
+
 TEST_CASE("switch: contributions that do not fit are refused, and change no sum") {
   Bench bench;
   bench.join(0, 2);
   bench.join(1, 2);
   bench.give(0, 0, {1, 1});
   CHECK(is_answer(bench.give(1, 0, {1}).front(), Answer::kMismatch));
+  CHECK(is_answer(bench.give(1, 0, {1, 1, 1}).front(), Answer::kMismatch));
   CHECK(is_answer(bench.give(1, 0, {1, 1}, Sum::kInt32).front(), Answer::kMismatch));
   CHECK(is_answer(bench.give(1, 0, {}).front(), Answer::kMismatch));
   // Of another window than the one that all are in.
