@@ -117,6 +117,43 @@ def test_ranks_of_torchrun_find_their_place(tmp_path: Path) -> None:
     assert sorted(line for line in said.splitlines() if "PLACE" in line) == EXPECTED
 
 
+def said_of_survivors(command: list[str], **variables: str) -> list[str]:
+    """What the ranks of an elastic job say of a launcher that ends all of them."""
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=LIMIT_S, check=False,
+        env={**clean_environ(), "RINGCORE_ELASTIC": "1", **variables},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [line for line in (done.stdout + done.stderr).splitlines() if "RINGCORE_ELASTIC asks" in line]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "says"),
+    [
+        ([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"], "torchrun ends all ranks"),
+        ([*RINGRUN, "-np", "2"], "ringrun without --min-np ends all ranks"),
+        ([*RINGRUN, "-np", "2", "--min-np", "1"], None),
+    ],
+    ids=["torchrun", "ringrun", "elastic"],
+)
+def test_an_elastic_setting_that_a_launcher_thwarts_is_told_once(
+    tmp_path: Path, launcher: list[str], says: str | None
+) -> None:
+    said = said_of_survivors([*launcher, script(tmp_path, PLACE)])
+    assert len(said) == (says is not None), said
+    assert says is None or (says in said[0] and "Remedy: start the job by ringrun --min-np N" in said[0])
+
+
+@pytest.mark.parametrize("name", one_in_each_run("Open MPI"))
+def test_an_elastic_setting_under_mpirun_names_its_fault_tolerance(tmp_path: Path, name: str) -> None:
+    mpi = installed(name)
+    program = [sys.executable, script(tmp_path, PLACE)]
+    (said,) = said_of_survivors([*mpi.launch(2), *program], **mpi.environ())
+    assert "ends all ranks once one has failed" in said
+    if name == "Open MPI":
+        assert not said_of_survivors([*mpi.launch(2), "--with-ft", "ulfm", *program], **mpi.environ())
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from ringcore import InvalidArgument
 from ringcore.environment.placement import Placement, explain, find_placement
+from ringcore.environment.survivors import why_none_survives
 
 TORCHRUN = {
     "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1",
@@ -171,3 +172,28 @@ def test_explain_ends_with_what_is_refused() -> None:
     source, matched, reason = explain({"RANK": "0", "WORLD_SIZE": "2"})[-1]
     assert (source, matched) == ("alone", False)
     assert reason.startswith("refused: ") and "LOCAL_RANK" in reason
+
+
+RINGRUN = {"RINGCORE_RANK": "0", "RINGCORE_SIZE": "2", "RINGCORE_JOB_ID": "a-job"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "says"),
+    [
+        (RINGRUN, "ringrun without --min-np ends all ranks"),
+        ({**RINGRUN, "RINGCORE_JOB_ID": "external-7"}, None),
+        ({**RINGRUN, "RINGCORE_JOB_ID": ""}, None),
+        (TORCHRUN, "torchrun ends all ranks"),
+        (DEEPSPEED, None),
+        (OPEN_MPI, "mpirun --with-ft ulfm"),
+        ({**OPEN_MPI, "OMPI_MCA_mpi_ft_enable": "1"}, None),
+        (MPICH, "the launcher of MPICH and Intel MPI ends all ranks"),
+        (SRUN, "SLURM_KILL_BAD_EXIT=0"),
+        ({**SRUN, "SLURM_KILL_BAD_EXIT": "0"}, None),
+        (HOROVOD, None),
+    ],
+)
+def test_launchers_that_end_who_is_left_are_known(environ: dict[str, str], says: str | None) -> None:
+    why = why_none_survives(find_placement(environ), environ)
+    assert (why is None) == (says is None), why
+    assert why is None or (says or "") in why and "Remedy: start the job by ringrun --min-np N" in why

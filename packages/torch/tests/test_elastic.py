@@ -151,7 +151,7 @@ def test_who_comes_is_compared_with_rank_0(state: str, tmp_path: Path) -> None:
     assert tail and "3 + is_new" in text
     ringrun = Ringrun(tmp_path)
     ringrun.environ.update(OMP_NUM_THREADS="1", RINGCORE_TIMEOUT_S="60", DEVICE="cpu")
-    done = ringrun("-np", "3", "--min-np", "2", "--reset-limit", "1", *AT_ONCE, "train.py")
+    done = ringrun("-np", "3", "--min-np", "2", "--reset-limit", "2", *AT_ONCE, "train.py")
     has_its_weights = "model" in state
     assert (done.returncode == 0) == has_its_weights, done.stderr
     says = "the ranks have different weights at the first step: "

@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 
-from support.elastic import begun, told, train
+from support.elastic import AT_ONCE, begun, told, train
 from support.processes import Pids, Ringrun, eventually, is_alive
 
 Script = Callable[..., str]
@@ -97,3 +97,54 @@ if rank == 1: atexit.register(hang)
         _, stderr = process.communicate(timeout=60)
     assert process.returncode == 0, stderr
     assert not any(map(is_alive, pids.read().values()))
+
+
+def test_a_job_ends_with_the_first_change_beyond_the_limit(ringrun: Ringrun, script: Script, pids: Pids) -> None:
+    directory = ringrun.directory
+    # Two ranks may go, one after the other, and nobody comes in their place meanwhile.
+    words = ["-np", "4", "--min-np", "1", "--reset-limit", "2", "--blacklist-cooldown-range", "60", "60"]
+    with ringrun.started(*words, train(script)) as process:
+        begun(directory, 4)
+        for lost, left in ((3, 3), (2, 2)):
+            os.kill(pids.read()[f"{lost}.0"], signal.SIGKILL)
+            eventually(
+                lambda left=left: sum(line["size"] == left for line in told(directory, "begin")) == left,
+                f"{left} ranks go on",
+            )
+        assert process.poll() is None, "as many changes as may be are none too many"
+        os.kill(pids.read()["1.0"], signal.SIGKILL)
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGKILL, stderr
+    assert (
+        "ringrun: the job ends: its ranks have changed 3 times, and --reset-limit allows 2; the last change was the "
+        "loss of rank 1 on localhost. Remedy: "
+    ) in stderr
+    assert "; the others go on, and it is started again" not in stderr.partition("rank 1 on localhost")[2]
+    assert not any(map(is_alive, pids.read().values()))
+
+
+def test_who_joins_beyond_the_limit_ends_the_job_too(ringrun: Ringrun, script: Script, pids: Pids) -> None:
+    name = train(script, before="if (rank, life) == (2, 0): os.kill(os.getpid(), signal.SIGKILL)")
+    done = ringrun("-np", "3", "--min-np", "1", "--reset-limit", "1", *AT_ONCE, name)
+    assert done.returncode == 1, done.stderr
+    assert "have changed 2 times, and --reset-limit allows 1; the last change was the coming of rank 2 on localhost" in (
+        done.stderr
+    )
+    assert not any(map(is_alive, pids.read().values()))
+
+
+def test_ranks_that_are_done_are_no_changes(ringrun: Ringrun, script: Script) -> None:
+    name = train(script, goes_on="state.step < 5")
+    with (ringrun.directory / name).open("a") as file:
+        # The others meet once more without rank 0, which has done its work and is on its way.
+        file.write(
+            "if rank == 0:\n"
+            "    ringcore.shutdown()\n"
+            "    while not os.path.exists('summed'): time.sleep(0.01)\n"
+            "else:\n"
+            "    ringcore.allreduce(np.ones(3))\n"
+            "    assert ringcore.size() == 2\n"
+            "    open('summed', 'w').close()\n"
+        )
+    done = ringrun("-np", "3", "--min-np", "1", "--reset-limit", "0", name)
+    assert done.returncode == 0, done.stderr

@@ -17,7 +17,7 @@ from ringcore.environment.libraries import tell_engine
 from ringcore.environment.placement import Placement, find_placement
 from ringcore.environment.settings import Settings
 from ringcore.job.joining import connect_lanes, connect_with_members, meet_newcomer
-from ringcore.job.logs import log_start, set_level
+from ringcore.job.logs import log_start, set_level, warn_of_launcher
 from ringcore.job.making import make_context
 from ringcore.job.members import count_as_last
 from ringcore.job.membership import Membership, membership
@@ -142,6 +142,8 @@ def _connect(settings: Settings | None, placement: Placement | None, comm: Any =
     connected.endpoint = mesh.endpoint
     connected.job = job_name(placement, settings)
     log_start(connected, placement.placed_by, _native.kernel_instruction_set())
+    if connected.settings.elastic and connected.rank == 0 and placement.epoch is None:
+        warn_of_launcher(placement)
     return connected
 
 

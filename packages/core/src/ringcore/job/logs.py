@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections import Counter
 
+from ringcore.environment.placement import Placement
+from ringcore.environment.survivors import why_none_survives
 from ringcore.job.state import Context
 
 _log = logging.getLogger("ringcore")
@@ -38,6 +41,13 @@ def set_level(level: str | None) -> None:
     _log.setLevel(_LEVELS[level])
     if not _log.handlers:
         _log.addHandler(_last_resort)
+
+
+def warn_of_launcher(placement: Placement) -> None:
+    """Tell, where it is so, that the launcher ends the ranks which are to go on when one is lost."""
+    why = why_none_survives(placement, os.environ)
+    if why is not None:
+        _log.warning("rank %d: RINGCORE_ELASTIC asks that ranks go on without a lost one, but %s", placement.rank, why)
 
 
 def log_start(context: Context, source: str, kernels: str) -> None:

@@ -27,7 +27,7 @@ class Elastic:
         host_discovery_script: Tells the hosts; None: they are those of the command line.
         slots_per_host: Of a host that the script names without a number.
         elastic_timeout: Fewer ranks than `min_np` wait for so many seconds.
-        reset_limit: The ranks meet again so often; None: without limit.
+        reset_limit: The ranks may change so often; None: without limit.
         cooldown_s: The least and the most that a place rests after a failure.
         drain_when: A command that succeeds on a host that is about to go, whose ranks then leave; None: nobody asks.
         evict_slow: How many times as long as the others a rank works that is to be replaced; None: none is.

@@ -236,7 +236,8 @@ def _add_elastic(parser: argparse.ArgumentParser) -> None:
         "--reset-limit",
         type=_values.count,
         metavar="N",
-        help="meet again, or start a rank again that never came to be one, so many times at most (no limit)",
+        help="the ranks may change, or one that never came to be a rank be started again, so often; then the job ends "
+        "(no limit)",
     )
     add(
         "--blacklist-cooldown-range",

@@ -22,7 +22,9 @@ class Ending(Orders):
         doomed = [place for place in self._places.all if limit is not None and place.stillborn > limit]
         processes = self._places.processes()
         has_state = any(process.began_at is not None for process in processes)
-        if doomed:
+        if self._is_spent() and not self._finishing and not self._knows_too_little():
+            self._end_at_limit()
+        elif doomed:
             number, times = doomed[0].number, doomed[0].stillborn
             self._give_in(f"rank {number} has failed {times} times before it met the others (--reset-limit {limit})")
         elif self._finishing and self._began and processes and not any(p.began_at and not p.leaves for p in processes):
@@ -71,6 +73,20 @@ class Ending(Orders):
         self._give_in(
             f"there were less than {self._least()} ranks, too few to go on, for {self._asked.elastic_timeout:g} s "
             "(--elastic-timeout)"
+        )
+
+    def _knows_too_little(self) -> bool:
+        """Whether the ranks go on without one that still runs: it may be done, or its end tell why it was lost."""
+        gone = [p for p in self._places.processes() if p.began_at is not None and not p.in_epoch]
+        return any(not (process.ready or process.leaves) for process in gone)
+
+    def _end_at_limit(self) -> None:
+        limit = self._asked.reset_limit
+        times = "once" if self._changes == 1 else f"{self._changes} times"
+        self._give_in(
+            f"its ranks have changed {times}, and --reset-limit allows {limit}; the last change was "
+            f"{self._last_change}. Remedy: a higher --reset-limit, or none. A rank that is lost and one that comes in "
+            "its place are two changes"
         )
 
     def _give_in(self, reason: str) -> None:

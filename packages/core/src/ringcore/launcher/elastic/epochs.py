@@ -86,15 +86,15 @@ class Epochs(Starting):
         awaited = [p for p in processes if p.in_epoch or not (self._began or self._impatient)]
         if not ready or not all(p.ready for p in awaited) or len(ready) < self._least() or self._server is None:
             return
-        limit = self._asked.reset_limit
-        if self._began and limit is not None and self._resets >= limit:
-            self._give_in(f"its ranks have met again {limit} times already (--reset-limit)")
-            return
         if self._witness is not None and any(map(self._witness.may_go_on, self._cut_off)):
             return
         ready = self._places.choose(ready)
-        self._resets += self._began
-        self._began = True
+        if self._began:
+            self._count_change(ready)
+            if self._is_spent():
+                self._end_at_limit()
+                return
+        self._began, self._members = True, ready
         self._needed = self._asked.min_np
         self._epoch += 1
         self._heralded.clear()
@@ -153,7 +153,7 @@ class Epochs(Starting):
     def _on_view(self, members: list[RankProcess]) -> None:
         """Ranks have agreed to go on without others, in their processes."""
         self._epoch += 1
-        self._resets += 1
+        self._count_change(members)
         self.note(f"membership {self._epoch}: the ranks of the places {[p.place.number for p in members]} go on")
         for process in self._places.processes():
             if process.in_epoch and process not in members:
@@ -163,7 +163,7 @@ class Epochs(Starting):
             self._joining.take(members, time.monotonic())
         for rank, process in enumerate(members):
             process.rank, process.epoch = rank, self._epoch
-        if self._are_enough():
+        if self._are_enough() and not self._is_spent():
             self._failures.clear()  # They were made good.
 
     def _fence(self, process: RankProcess, epoch: int) -> None:

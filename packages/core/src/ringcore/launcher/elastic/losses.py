@@ -89,14 +89,17 @@ class Losses(Replacing):
         if process.fenced:  # It may have failed before, and only been slow to end.
             self._failures[-1] = failure = dataclasses.replace(failure, by_launcher=True)
         is_wanted = process.in_epoch or (process.began_at is None and not self._finishing)
-        if not is_wanted and (self._finishing or self._are_enough()):
+        if not is_wanted and (self._finishing or (self._are_enough() and not self._is_spent())):
             self._failures.remove(failure)  # The others go on without it already, or are done.
         self._needed = self._asked.min_np
         rest_s = self._places.fail(place, time.monotonic())
         place.process = None
-        if self._finishing or self._is_over():
+        if self._finishing or self._is_over() or self._is_spent():
             return
         self._output.release(failure.rank)
+        if process.in_epoch and not self._may_change():
+            self._output.say(f"ringrun: rank {failure.rank} on {place.host.name} {_summary.how(failure)}")
+            return
         others = "the others go on, and it" if self._places.processes() else "it"
         self._output.say(
             f"ringrun: rank {failure.rank} on {place.host.name} {_summary.how(failure)}; {others} is started again in "

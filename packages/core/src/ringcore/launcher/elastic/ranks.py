@@ -6,10 +6,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ringcore.launcher._options import Elastic
+from ringcore.launcher._summary import list_ranks
 from ringcore.launcher._supervisor import Supervisor
 from ringcore.launcher.elastic.discovery import Discovery
 from ringcore.launcher.elastic.joining import Joining
-from ringcore.launcher.elastic.places import Places, RankProcess
+from ringcore.launcher.elastic.places import Place, Places, RankProcess
 from ringcore.launcher.elastic.witness import Witness
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ class Ranks(Supervisor):
     _discovery: Discovery | None = None
     _master_port = 0
     _epoch = 0
-    _resets = 0
+    _members: list[RankProcess]  # As they met, or went on, last.
+    _changes = 0  # Of who they are; the first meeting is none.
+    _last_change = ""  # In words.
     _needed = 0  # Ranks for the next epoch.
     _began = False  # There was an epoch.
     _impatient = False  # Who has not come by now is not waited for.
@@ -53,7 +56,27 @@ class Ranks(Supervisor):
 
     def _may_start_anew(self) -> bool:
         limit = self._asked.reset_limit
-        return limit is not None and self._resets < limit and all(p.stillborn <= limit for p in self._places.all)
+        return limit is not None and self._changes < limit and all(p.stillborn <= limit for p in self._places.all)
+
+    def _may_change(self) -> bool:
+        """Whether the ranks may be others once more: the change beyond --reset-limit ends the job."""
+        limit = self._asked.reset_limit
+        return limit is None or self._changes < limit
+
+    def _is_spent(self) -> bool:
+        """Whether the ranks have become others more often than they may."""
+        limit = self._asked.reset_limit
+        return limit is not None and self._changes > limit
+
+    def _count_change(self, members: list[RankProcess]) -> None:
+        """The ranks are these from now on."""
+        self._changes += 1
+        lost = [process.place for process in self._members if process not in members]
+        new = [process.place for process in members if process not in self._members]
+        parts = [f"the loss of {_name(lost)}"] if lost else []
+        parts += [f"the coming of {_name(new)}"] if new else []
+        self._last_change = " and ".join(parts) or "that all met anew"
+        self._members = members
 
     def _say(self, process: RankProcess, message: dict[str, Any]) -> None:
         number = process.place.number
@@ -79,3 +102,8 @@ class Ranks(Supervisor):
 
     def _least(self) -> int:
         return 1 if self._finishing else self._needed
+
+
+def _name(places: list[Place]) -> str:
+    hosts = ", ".join(dict.fromkeys(place.host.name for place in places))
+    return f"{list_ranks(sorted(place.number for place in places))} on {hosts}"

@@ -29,6 +29,7 @@ class ElasticSupervisor(Ending):
         self._master_port = self._layout.master_port or free_port()
         self._words = {}
         self._heralded = set()
+        self._members = []
         self._cut_off = []
         self._loop.call_later(self._start_timeout_s, self._on_patience_ends)
         self.note(f"job {self._given.job_id}, as `ringcore scale` and `ringcore drain` know it")
