@@ -127,9 +127,8 @@ def test_who_joins_beyond_the_limit_ends_the_job_too(ringrun: Ringrun, script: S
     name = train(script, before="if (rank, life) == (2, 0): os.kill(os.getpid(), signal.SIGKILL)")
     done = ringrun("-np", "3", "--min-np", "1", "--reset-limit", "1", *AT_ONCE, name)
     assert done.returncode == 1, done.stderr
-    assert "have changed 2 times, and --reset-limit allows 1; the last change was the coming of rank 2 on localhost" in (
-        done.stderr
-    )
+    says = "have changed 2 times, and --reset-limit allows 1; the last change was the coming of rank 2 on localhost"
+    assert says in done.stderr
     assert not any(map(is_alive, pids.read().values()))
 
 

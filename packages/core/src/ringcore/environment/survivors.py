@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ringcore.environment.placement import TICKET_JOB, Placement
+from ringcore.environment.placement import Placement
+from ringcore.environment.watching import WATCH_FILE_VARIABLE
 
 _START_BY_RINGRUN = "start the job by ringrun --min-np N"
 
@@ -19,10 +20,9 @@ def why_none_survives(placement: Placement, environ: Mapping[str, str]) -> str |
     Returns:
         A sentence and a remedy; None where nothing says that the launcher ends them, as for ranks placed by hand.
     """
-    job_id = placement.job_id or ""
-    if placement.source == "ringrun" and job_id and not job_id.startswith(TICKET_JOB):
+    if placement.source == "ringrun" and environ.get(WATCH_FILE_VARIABLE):  # its other variables may be set by hand
         return f"ringrun without --min-np ends all ranks once one has failed. Remedy: {_START_BY_RINGRUN}"
-    if placement.source == "torchrun" and job_id:  # its variables alone may be set by hand
+    if placement.source == "torchrun" and environ.get("TORCHELASTIC_RUN_ID"):  # so may torchrun's
         return f"torchrun ends all ranks once one has failed, and starts them anew. Remedy: {_START_BY_RINGRUN}"
     if placement.source == "Open MPI" and environ.get("OMPI_MCA_mpi_ft_enable") != "1":
         return (

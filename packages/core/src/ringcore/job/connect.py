@@ -113,9 +113,7 @@ def _connect(settings: Settings | None, placement: Placement | None, comm: Any =
         key = read_key(settings) if placement.epoch is not None else None  # others may join
         aggregation = None if key is None else aggregation_of(settings, key, placement.epoch or 0)
         alone = make_context(settings, None, 0, 1, 0, [], [0], [0], (0, 1, 0, 1), aggregation=aggregation)
-        log_start(alone, placement.placed_by, _native.kernel_instruction_set())
-        alone.job = job_name(placement, settings)
-        return alone
+        return _tell_of_start(alone, placement)
     from ringcore.bootstrap import connect
 
     shares = settings.transport not in ("tcp", "mpi")
@@ -140,9 +138,13 @@ def _connect(settings: Settings | None, placement: Placement | None, comm: Any =
         listens = any(transport == "tcp" and not fds for _, transport, fds, _, _ in peers)
         connect_lanes(connected, mesh.connector, {p.rank: p.rank for p in mesh.peers}, listens=listens)
     connected.endpoint = mesh.endpoint
-    connected.job = job_name(placement, settings)
+    return _tell_of_start(connected, placement)
+
+
+def _tell_of_start(connected: Context, placement: Placement) -> Context:
+    connected.job = job_name(placement, connected.settings)
     log_start(connected, placement.placed_by, _native.kernel_instruction_set())
-    if connected.settings.elastic and connected.rank == 0 and placement.epoch is None:
+    if connected.settings.elastic and connected.rank == 0 < connected.size - 1 and placement.epoch is None:
         warn_of_launcher(placement)
     return connected
 
