@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 
+import pytest
 from support.elastic import AT_ONCE, begun, engines, told, train
 from support.processes import Pids, Ringrun, eventually
 
@@ -27,6 +28,34 @@ def test_a_rank_that_is_told_to_end_leaves_at_its_next_commit(ringrun: Ringrun, 
     assert {(line["place"], line["rank"], line["size"]) for line in three} == {(1, 0, 3), (2, 1, 3), (3, 2, 3)}
     assert engines(three) | engines(told(ringrun.directory, "end")) < engines(first), "nobody met anybody anew"
     assert not list(ringrun.directory.glob("life.*.1")), "nobody came in their places"
+
+
+@pytest.mark.parametrize(
+    ("first", "why"),
+    [
+        (
+            "signal.signal(signal.SIGTERM, lambda *_: None)",
+            "the program has a handler of its own, or ignores it. Remedy: `ringcore drain JOB RANK`, or init() before",
+        ),
+        (
+            """
+import threading
+thread = threading.Thread(target=ringcore.init)
+thread.start()
+thread.join()
+""",
+            "init() was not called in the main thread. Remedy: `ringcore drain JOB RANK`, or init() in the main thread",
+        ),
+    ],
+    ids=["handler", "thread"],
+)
+def test_a_rank_that_sigterm_does_not_let_leave_says_so(ringrun: Ringrun, script: Script, first: str, why: str) -> None:
+    done = ringrun("-np", "1", "--min-np", "1", train(script, first=first, goes_on="state.step < 2"))
+    assert done.returncode == 0, done.stderr
+    assert (
+        f"SIGTERM does not let process {told(ringrun.directory, 'end')[0]['pid']} leave its elastic job" in done.stderr
+    )
+    assert why in done.stderr
 
 
 def test_ranks_that_leave_at_the_first_commit_are_not_lost(ringrun: Ringrun, script: Script, pids: Pids) -> None:

@@ -37,6 +37,9 @@ THREAD_NAME = "ringcore-launcher"
 _READ_BYTES = 1 << 16
 # The launcher sees at once that a process has ended; its word of it is on the way for so long at most.
 _NEWS_LIMIT_S = 2.0
+_NO_HANDLER = "SIGTERM does not let process %d leave its elastic job in order: %s. Remedy: `ringcore drain JOB RANK`, or init() %s"
+_HAS_OWN = ("the program has a handler of its own, or ignores it", "before that handler is set")
+_IN_A_THREAD = ("init() was not called in the main thread", "in the main thread")
 
 
 @dataclass(frozen=True)
@@ -313,6 +316,7 @@ class Membership:
         """Let SIGTERM end this process where that harms nobody. A second one ends it at once."""
         in_main_thread = threading.current_thread() is threading.main_thread()
         if not in_main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+            _log.warning(_NO_HANDLER, os.getpid(), *(_HAS_OWN if in_main_thread else _IN_A_THREAD))
             return
         own = os.getpid()
 
