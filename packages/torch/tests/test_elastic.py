@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+import ringcore
 import ringcore_torch as ring
 import torch
 from ringcore_torch import elastic
@@ -157,6 +158,10 @@ def test_who_comes_is_compared_with_rank_0(state: str, tmp_path: Path) -> None:
     says = "the ranks have different weights at the first step: "
     which = "(the first is one on ranks [0, 1] and another on ranks [2])"
     assert (says in done.stderr and which in done.stderr) != has_its_weights, done.stderr
+
+
+def test_horovods_name_of_what_ends_a_collective_is_there() -> None:
+    assert elastic.HorovodInternalError is ringcore.elastic.HorovodInternalError is ringcore.RingcoreError
 
 
 DIES_IN_SYNC = """

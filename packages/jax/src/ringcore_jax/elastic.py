@@ -6,11 +6,11 @@ from typing import Any
 
 import jax
 from ringcore import adapter
-from ringcore.elastic import ElasticSampler, HostsUpdatedInterrupt, ObjectState, State, run
+from ringcore.elastic import ElasticSampler, HorovodInternalError, HostsUpdatedInterrupt, ObjectState, State, run
 
 from ringcore_jax.state import broadcast_parameters
 
-__all__ = ["ElasticSampler", "HostsUpdatedInterrupt", "JaxState", "ObjectState", "State", "run"]
+__all__ = ["ElasticSampler", "HorovodInternalError", "HostsUpdatedInterrupt", "JaxState", "ObjectState", "State", "run"]
 
 
 class JaxState(ObjectState):

@@ -6,13 +6,22 @@ from typing import Any
 
 import keras
 from ringcore import InvalidArgument
-from ringcore.elastic import ElasticSampler, HostsUpdatedInterrupt, ObjectState, State, VariablesState, run
+from ringcore.elastic import (
+    ElasticSampler,
+    HorovodInternalError,
+    HostsUpdatedInterrupt,
+    ObjectState,
+    State,
+    VariablesState,
+    run,
+)
 
 from ringcore_keras.variables import broadcast_variables, synchronize_state
 
 __all__ = [
     "CommitStateCallback",
     "ElasticSampler",
+    "HorovodInternalError",
     "HostsUpdatedInterrupt",
     "KerasState",
     "ObjectState",

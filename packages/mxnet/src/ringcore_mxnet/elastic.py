@@ -8,12 +8,28 @@ import mxnet as mx
 import numpy as np
 from mxnet.gluon.parameter import DeferredInitializationError
 from ringcore import InvalidArgument, ProcessSet, broadcast_object
-from ringcore.elastic import ElasticSampler, Handler, HostsUpdatedInterrupt, ObjectState, State, run
+from ringcore.elastic import (
+    ElasticSampler,
+    Handler,
+    HorovodInternalError,
+    HostsUpdatedInterrupt,
+    ObjectState,
+    State,
+    run,
+)
 
 from ringcore_mxnet.local import LocalSGDTrainer
 from ringcore_mxnet.parameters import broadcast_parameters
 
-__all__ = ["ElasticSampler", "HostsUpdatedInterrupt", "MXNetState", "ObjectState", "State", "run"]
+__all__ = [
+    "ElasticSampler",
+    "HorovodInternalError",
+    "HostsUpdatedInterrupt",
+    "MXNetState",
+    "ObjectState",
+    "State",
+    "run",
+]
 
 
 def _has_values(param: Any) -> bool:

@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 from ringcore import InvalidArgument
-from ringcore.elastic import ElasticSampler, HostsUpdatedInterrupt, ObjectState, State, VariablesState, run
+from ringcore.elastic import (
+    ElasticSampler,
+    HorovodInternalError,
+    HostsUpdatedInterrupt,
+    ObjectState,
+    State,
+    VariablesState,
+    run,
+)
 
 from ringcore_tensorflow.variables import broadcast_variables
 
-__all__ = ["ElasticSampler", "HostsUpdatedInterrupt", "ObjectState", "State", "TensorFlowState", "run"]
+__all__ = [
+    "ElasticSampler",
+    "HorovodInternalError",
+    "HostsUpdatedInterrupt",
+    "ObjectState",
+    "State",
+    "TensorFlowState",
+    "run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Horovod has it here. It is of a distribution that needs this one.
+    if name == "TensorFlowKerasState":
+        try:
+            return importlib.import_module("ringcore_keras.elastic").TensorFlowKerasState
+        except ModuleNotFoundError as error:
+            raise AttributeError(f"{name} is in ringcore_keras.elastic. Remedy: pip install ringcore-keras") from error
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class TensorFlowState(VariablesState):

@@ -8,11 +8,27 @@ from typing import Any
 
 import torch
 from ringcore import ProcessSet
-from ringcore.elastic import ElasticSampler, Handler, HostsUpdatedInterrupt, ObjectState, State, run
+from ringcore.elastic import (
+    ElasticSampler,
+    Handler,
+    HorovodInternalError,
+    HostsUpdatedInterrupt,
+    ObjectState,
+    State,
+    run,
+)
 
 from ringcore_torch.state import map_tensors, start_optimizer_state, start_parameters
 
-__all__ = ["ElasticSampler", "HostsUpdatedInterrupt", "ObjectState", "State", "TorchState", "run"]
+__all__ = [
+    "ElasticSampler",
+    "HorovodInternalError",
+    "HostsUpdatedInterrupt",
+    "ObjectState",
+    "State",
+    "TorchState",
+    "run",
+]
 
 
 def _save(value: Any, kept: Any) -> Any:

@@ -7,7 +7,16 @@ framework's.
 
 from ringcore.elastic.loop import run
 from ringcore.elastic.sampler import ElasticSampler
-from ringcore.elastic.state import Handler, HostsUpdatedInterrupt, ObjectState, State
+from ringcore.elastic.state import Handler, HorovodInternalError, HostsUpdatedInterrupt, ObjectState, State
 from ringcore.elastic.variables import VariablesState
 
-__all__ = ["ElasticSampler", "Handler", "HostsUpdatedInterrupt", "ObjectState", "State", "VariablesState", "run"]
+__all__ = [
+    "ElasticSampler",
+    "Handler",
+    "HorovodInternalError",
+    "HostsUpdatedInterrupt",
+    "ObjectState",
+    "State",
+    "VariablesState",
+    "run",
+]

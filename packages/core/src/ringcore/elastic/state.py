@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ringcore._errors import RingcoreError
 from ringcore.adapter.objects import broadcast_object
 from ringcore.elastic.sampler import ElasticSampler
 from ringcore.elastic.stragglers import Stragglers
@@ -24,6 +25,9 @@ from ringcore.job.state import context, rank
 _COMES, _GOES, _LEAVES = 1, 2, 4
 _NEWS = struct.Struct("=Bd")
 _PLACES = "i"
+
+# Horovod's name for whatever ends a collective: `run` catches it and goes back, and scripts raise it to start over.
+HorovodInternalError = RingcoreError
 
 
 class HostsUpdatedInterrupt(RuntimeError):

@@ -37,7 +37,10 @@ THREAD_NAME = "ringcore-launcher"
 _READ_BYTES = 1 << 16
 # The launcher sees at once that a process has ended; its word of it is on the way for so long at most.
 _NEWS_LIMIT_S = 2.0
-_NO_HANDLER = "SIGTERM does not let process %d leave its elastic job in order: %s. Remedy: `ringcore drain JOB RANK`, or init() %s"
+_NO_HANDLER = (
+    "SIGTERM does not let process %d leave its elastic job in order: %s. Remedy: `ringcore drain JOB RANK`, or call "
+    "init() %s"
+)
 _HAS_OWN = ("the program has a handler of its own, or ignores it", "before that handler is set")
 _IN_A_THREAD = ("init() was not called in the main thread", "in the main thread")
 

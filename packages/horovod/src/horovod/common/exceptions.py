@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from ringcore import RingcoreError
-from ringcore.elastic import HostsUpdatedInterrupt
+from ringcore.elastic import HorovodInternalError, HostsUpdatedInterrupt
 
 __all__ = ["HorovodInternalError", "HorovodVersionMismatchError", "HostsUpdatedInterrupt"]
-
-# Whatever ends a collective: scripts catch it to start over.
-HorovodInternalError = RingcoreError
 
 
 class HorovodVersionMismatchError(ImportError):

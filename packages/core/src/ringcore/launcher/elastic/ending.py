@@ -80,15 +80,6 @@ class Ending(Orders):
         gone = [p for p in self._places.processes() if p.began_at is not None and not p.in_epoch]
         return any(not (process.ready or process.leaves) for process in gone)
 
-    def _end_at_limit(self) -> None:
-        limit = self._asked.reset_limit
-        times = "once" if self._changes == 1 else f"{self._changes} times"
-        self._give_in(
-            f"its ranks have changed {times}, and --reset-limit allows {limit}; the last change was "
-            f"{self._last_change}. Remedy: a higher --reset-limit, or none. A rank that is lost and one that comes in "
-            "its place are two changes"
-        )
-
     def _give_in(self, reason: str) -> None:
         """Ends the job, with the exit code and the last words of the rank that failed first."""
         self._output.say(f"ringrun: the job ends: {reason}")

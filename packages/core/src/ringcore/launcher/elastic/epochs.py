@@ -124,6 +124,16 @@ class Epochs(Starting):
             if settings.transport != "mpi":
                 self._joining = Joining(self._witness, self._given.job_id, self._asked, self._say)
 
+    def _end_at_limit(self) -> None:
+        """Its ranks have become others once more than they may."""
+        limit = self._asked.reset_limit
+        times = "once" if self._changes == 1 else f"{self._changes} times"
+        self._give_in(
+            f"its ranks have changed {times}, and --reset-limit allows {limit}; the last change was "
+            f"{self._last_change}. Remedy: a higher --reset-limit, or none. A rank that is lost and one that comes in "
+            "its place are two changes"
+        )
+
     def _end_who_does_not_meet(self, epoch: int) -> None:
         """Ends ranks that were ready, and keep the others waiting at the rendezvous: they were stopped, or hang."""
         posted = self._server.posted() if self._server is not None and self._epoch == epoch else []
