@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
-from support.elastic import HostScript, begun, told, train
+from support.elastic import AT_ONCE, HostScript, begun, told, train
 from support.namespaces import Host, environ_with_ssh, namespaces
 from support.processes import Pids, Ringrun, eventually, is_alive
 
@@ -83,6 +84,54 @@ def test_ranks_leave_a_host_that_is_about_to_go(
     assert "[1]<stderr> ringrun: --drain-when: this host is about to go; its ranks leave at their next commit" in stderr
     assert [(line["place"], line["size"]) for line in told(directory, "end")] == [(0, 1)]
     assert not any(map(is_alive, pids.read().values()))
+
+
+def agent_of(rank: int) -> int:
+    """The process that has started this one."""
+    status = Path(f"/proc/{rank}/stat").read_text()
+    return int(status.rpartition(")")[2].split()[1])
+
+
+def test_ranks_leave_when_their_agent_is_told_to_end(
+    ringrun: Ringrun, script: Script, pids: Pids, hosts: list[Host]
+) -> None:
+    directory = ringrun.directory
+    ringrun.environ = environ_with_ssh(hosts[0], ringrun.environ)
+    words = ["--min-np", "1", "-np", "2", "-H", "host0,host1", *AT_ONCE, train(script)]
+    with ringrun.started(*words, prefix=hosts[0].command([], directory)) as process:
+        first = begun(directory, 2)
+        os.kill(agent_of(pids.read()["1.0"]), signal.SIGTERM)
+        left = begun(directory, 3)[2]
+        assert (left["place"], left["size"], left["step"] > 0) == (0, 1, True)
+        assert left["engine"] in {line["engine"] for line in first}, "nothing was connected anew"
+        eventually(lambda: not is_alive(pids.read()["1.0"]), "the rank of the other host has left")
+        (directory / "stop").touch()
+        _, stderr = process.communicate(timeout=60)
+        assert process.returncode == 0, stderr
+    told_so = "[1]<stderr> ringrun: SIGTERM: the agent of this host is to end; its ranks leave at their next commit"
+    assert told_so in stderr
+    assert "rank 1 on host1" not in stderr, "no rank was lost"
+    assert "goes back to its last commit" not in stderr, "no step was lost"
+    assert not list(directory.glob("life.1.1")), "nobody came in its place"
+
+
+def test_an_agent_that_is_told_twice_to_end_ends_at_once(
+    ringrun: Ringrun, script: Script, pids: Pids, hosts: list[Host]
+) -> None:
+    directory = ringrun.directory
+    ringrun.environ = environ_with_ssh(hosts[0], ringrun.environ)
+    # Rank 1 comes to no commit any more.
+    name = train(script, before="if rank == 1: signal.pause()")
+    words = ["--min-np", "1", "-np", "2", "-H", "host0,host1", "--blacklist-cooldown-range", "60", "60", name]
+    with ringrun.started(*words, prefix=hosts[0].command([], directory)) as process:
+        begun(directory, 2)
+        agent = agent_of(pids.read()["1.0"])
+        os.kill(agent, signal.SIGTERM)
+        assert process.stderr is not None
+        assert "its ranks leave at their next commit" in process.stderr.readline()
+        assert is_alive(agent) and is_alive(pids.read()["1.0"])
+        os.kill(agent, signal.SIGTERM)
+        eventually(lambda: not is_alive(pids.read()["1.0"]), "the rank has ended")
 
 
 _LARGE = "assert ringcore.allreduce(np.ones(1 << 18), op=ringcore.Sum)[-1] == ringcore.size()"

@@ -65,6 +65,7 @@ class Agent:
         self._held: frozenset[Kind] = frozenset()
         self._directory: str | None = None
         self._notice: PreemptionNotice | None = None
+        self._drained = False
 
     def start(self, job: HostJob) -> None:
         """Start all ranks of this host.
@@ -100,7 +101,7 @@ class Agent:
         if job.drain_when is not None:
             environ = {**common, "HOROVOD_HOSTNAME": job.host or socket.gethostname()}
             self._notice = PreemptionNotice(
-                self._loop, job.drain_when, environ, job.cwd, self._drain, self._say_beside_ranks
+                self._loop, job.drain_when, environ, job.cwd, self._on_notice, self._say_beside_ranks
             )
             self._notice.ask()
 
@@ -147,8 +148,23 @@ class Agent:
         if self._directory is not None:
             remove_directory(self._directory)
 
-    def _drain(self) -> None:
-        self._say_beside_ranks("--drain-when: this host is about to go; its ranks leave at their next commit")
+    def drain(self) -> bool:
+        """Let the ranks of an elastic job leave in order, as this agent is told to end.
+
+        Returns:
+            Whether they will: else they cannot, or were told so before and have not.
+        """
+        if self._drained or not self._lines:
+            return False
+        self._drained = True
+        self._tell_to_leave("SIGTERM: the agent of this host is to end")
+        return True
+
+    def _on_notice(self) -> None:
+        self._tell_to_leave("--drain-when: this host is about to go")
+
+    def _tell_to_leave(self, why: str) -> None:
+        self._say_beside_ranks(f"{why}; its ranks leave at their next commit")
         for rank in list(self._lines):
             self.tell(rank, b'{"drain": true}\n')
 
@@ -435,8 +451,9 @@ class _RemoteAgent:
     def _on_close(self, _reason: str) -> None:
         self._running = False
 
-    def _on_signal(self, _number: int) -> None:
-        self._running = False
+    def _on_signal(self, number: int) -> None:
+        # Whoever ends a host or a pod sends SIGTERM first; a second one, or another signal, ends the ranks at once.
+        self._running = number == signal.SIGTERM and self._agent.drain()
 
 
 def serve(given: Mapping[str, Any], start: Start = _process.start) -> bool:
