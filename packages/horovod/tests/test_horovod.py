@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ringcore.commands import _horovod_names as tables
@@ -292,6 +293,35 @@ def test_elastic_states_work_with_a_fixed_number_of_ranks(tmp_path: Path) -> Non
         "left": [4, True],
         "lost": ["PeerLostError", True],
     }, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("launcher", ["horovodrun", pytest.param("ringrun", marks=pytest.mark.long)])
+def test_an_elastic_script_goes_on_without_a_rank_that_is_killed_and_takes_another_in(
+    tmp_path: Path, launcher: str
+) -> None:
+    words = ["-np", "2", "--min-np", "1", "--blacklist-cooldown-range", "0.01", "0.01"]
+    program = [sys.executable, str(SCRIPT.with_name("script_elastic_lost.py")), str(tmp_path)]
+    done = start(str(Path(sys.executable).with_name(launcher)), *words, *program)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    def told(event: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (tmp_path / event).read_text().splitlines()]
+
+    begun, ended = told("begin"), told("end")
+    # Both, the one that is left, and both again: it and who has come.
+    assert [(line["size"], line["rate"]) for line in begun] == [(2, 0.02)] * 2 + [(1, 0.01)] + [(2, 0.02)] * 2
+    alone, both = begun[2], begun[3:]
+    assert (alone["epoch"], alone["batch"], alone["steps"]) == (1, 5, 12 + 5), "no step was lost but the one under way"
+    first = {line["pid"] for line in begun[:2]}
+    assert alone["pid"] in first & {line["pid"] for line in both}, "its process goes on"
+    assert len({line["pid"] for line in both} - first) == 1, "another has come"
+    assert begun[0]["weights"] == begun[1]["weights"] and both[0]["weights"] == both[1]["weights"]
+    assert len({line["steps"] for line in both}) == 1
+    # The two have done a part of the second epoch, and nothing of it is left out.
+    assert sorted({number for line in told("samples.1") for number in line["numbers"]}) == list(range(48))
+    assert sum(len(line["numbers"]) for line in told("samples.1") if line["size"] == 2) >= 5 * 2 * 2
+    assert len({json.dumps([line["weights"], line["steps"], line["epoch"]]) for line in ended}) == 1
+    assert sorted((line["rank"], line["size"]) for line in ended) == [(0, 2), (1, 2)]
 
 
 def test_variables_of_horovod_are_heeded(tmp_path: Path) -> None:
