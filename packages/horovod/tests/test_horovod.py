@@ -197,10 +197,34 @@ def test_a_function_is_run_on_several_ranks(tmp_path: Path) -> None:
     module.write_text("import horovod.torch as hvd\ndef total(x):\n    hvd.init()\n    return hvd.size() * x\n")
     code = "import horovod, functions; print(horovod.run(functions.total, (3,), np=2, use_gloo=True, verbose=0))"
     assert python(code, PYTHONPATH=str(tmp_path)).stdout.endswith("[6, 6]\n")
-    refused = python("import horovod; horovod.run(print, np=2, min_np=1)")
-    assert "ValueError: run(min_np=...): elastic jobs are not supported" in refused.stderr
+    refused = python("import horovod; horovod.run(print, np=2, min_np=1, use_mpi=True)")
+    assert "ValueError: run(use_mpi=True): mpirun starts no elastic job" in refused.stderr
     failed = python("import horovod, os; horovod.run(os.listdir, ('/nowhere',), np=2, min_np=2, hosts='localhost:2')")
     assert "Horovod detected that one or more processes exited with non-zero status: rank" in failed.stderr
+
+
+def test_a_function_goes_on_without_a_rank_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "functions.py").write_text(
+        "import os, signal\n"
+        "import horovod.torch as hvd\n"
+        "import torch\n"
+        "@hvd.elastic.run\n"
+        "def steps(state):\n"
+        "    while state.batch < 10:\n"
+        "        if (hvd.rank(), hvd.size(), state.batch) == (0, 2, 5):\n"
+        "            os.kill(os.getpid(), signal.SIGKILL)\n"
+        "        state.total += hvd.allreduce(torch.ones(2), op=hvd.Sum)[0].item()\n"
+        "        state.batch += 1\n"
+        "        state.commit()\n"
+        "    return hvd.rank(), hvd.size(), state.total\n"
+        "def train():\n"
+        "    hvd.init()\n"
+        "    return steps(hvd.elastic.TorchState(batch=0, total=0.0))\n"
+    )
+    limits = "min_np=1, max_np=2, cooldown_range=[60, 60], elastic_timeout=60, reset_limit=2"
+    code = f"import horovod, functions; print(horovod.run(functions.train, np=2, {limits}))"
+    done = python(code, PYTHONPATH=str(tmp_path))
+    assert done.stdout.endswith("[(0, 1, 15.0)]\n"), done.stdout + done.stderr
 
 
 def test_the_launcher_of_scripts_that_start_jobs_themselves() -> None:

@@ -190,3 +190,57 @@ def test_ranks_end_with_the_caller(tmp_path: Path, number: int, pids: Pids) -> N
         process.send_signal(number)
         process.wait(30)
     eventually(lambda: not any(map(is_alive, ranks.values())), "the ranks are gone")
+
+
+ELASTIC = """
+    import os, signal
+    import numpy as np
+    import ringcore
+    from ringcore import elastic
+
+    def train(ends):
+        ringcore.init()
+
+        @elastic.run
+        def steps(state):
+            while state.step < 10 or ringcore.size() < ends:
+                if ringcore.rank() == 0 and ringcore.size() == 3 and state.step == 5 and not os.path.exists("died"):
+                    open("died", "w").close()
+                    os.kill(os.getpid(), signal.SIGKILL)
+                state.total += float(ringcore.allreduce(np.ones(3), op=ringcore.Sum)[0])
+                state.step += 1
+                state.commit()
+            return ringcore.rank(), ringcore.size(), state.total
+
+        return steps(elastic.ObjectState(step=0, total=0.0))
+
+    def fails():
+        ringcore.init()
+        raise LookupError("no such row")
+"""
+
+
+@pytest.fixture
+def elastic_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    (tmp_path / "elastic_functions.py").write_text(textwrap.dedent(ELASTIC))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    yield importlib.import_module("elastic_functions")
+    del sys.modules["elastic_functions"]
+
+
+def test_an_elastic_call_returns_what_those_have_that_are_there_at_the_end(elastic_functions: Any) -> None:
+    left = run(elastic_functions.train, (2,), np=3, min_np=1, blacklist_cooldown_range=(60, 60))
+    assert left == [(rank, 2, 5 * 3.0 + 5 * 2) for rank in range(2)]
+
+
+def test_an_elastic_call_takes_another_in(elastic_functions: Any) -> None:
+    results = run(elastic_functions.train, (3,), np=3, min_np=1, blacklist_cooldown_range=(0.01, 0.01))
+    assert [(rank, size) for rank, size, _ in results] == [(0, 3), (1, 3), (2, 3)]
+    assert len({total for *_, total in results}) == 1
+
+
+def test_an_elastic_call_that_fails_raises_what_its_first_rank_has(elastic_functions: Any) -> None:
+    with pytest.raises(RankError, match="LookupError: no such row") as caught:
+        run(elastic_functions.fails, np=2, min_np=2, blacklist_cooldown_range=(60, 60), elastic_timeout=0.1)
+    assert isinstance(caught.value.original, LookupError)

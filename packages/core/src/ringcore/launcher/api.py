@@ -16,6 +16,7 @@ from ringcore.launcher.outcomes import LaunchError, RankError
 __all__ = ["LaunchError", "RankError", "run"]
 
 T = TypeVar("T")
+_OF_SEVERAL_WORDS = ("--blacklist-cooldown-range",)
 
 
 def run(
@@ -40,10 +41,11 @@ def run(
         np: Number of ranks. `None` takes all slots of `hosts`.
         env: Variables for the ranks.
         executable: Python interpreter of the ranks; `None` is this one.
-        **options: Options of ringrun with underscores: `hosts="a:2,b:2"`, `timeout_s=60`, `verbose=True`.
+        **options: Options of ringrun with underscores: `hosts="a:2,b:2"`, `timeout_s=60`, `verbose=True`. With
+            `min_np` the job is elastic: ranks come and go while the function runs, see `ringcore.elastic`.
 
     Returns:
-        What the function returned, in the order of ranks.
+        What the function returned, in the order of ranks; of an elastic job on those that are there at its end.
 
     Raises:
         RankError: The function raised, or a rank was killed. The exception itself is its `original`, if it could be
@@ -85,7 +87,8 @@ def _command_line(
         elif isinstance(value, (str, int, float)):
             words.append(f"{option}={value}")
         elif isinstance(value, (list, tuple)):
-            words.append(f"{option}={','.join(map(str, value))}")
+            texts = list(map(str, value))
+            words += [option, *texts] if option in _OF_SEVERAL_WORDS else [f"{option}={','.join(texts)}"]
         else:
             raise TypeError(f"option {name} is {value!r}, but a text, a number, a list or True is needed")
     words += ["--no-python", executable, "-m", "ringcore.launcher.worker"]

@@ -105,8 +105,6 @@ def start_job(
         HostError, InvalidArgument, BootstrapError, KeyFileError: Found before any rank was started.
     """
     settings = _settings.Settings.from_environ({**os.environ, **options.settings})
-    if options.elastic is not None and on_result is not None and placed is None:
-        raise _hosts.HostError("a call has a fixed number of ranks: start a script with ringrun for an elastic job")
     if options.servers and placed is not None:
         raise _hosts.HostError("a scheduler that starts the ranks starts no servers: leave out --servers")
     if placed is None:

@@ -19,20 +19,22 @@ FAILED = "Horovod detected that one or more processes exited with non-zero statu
 
 # Arguments that are not ringrun's options, or mean nothing here.
 _NO_OPTIONS = {"num_proc", "run_func", "command", "executable", "use_gloo", "use_mpi", "disable_cache",
-               "min_np", "min_num_proc", "max_np", "max_num_proc"}  # fmt: skip
+               "min_np", "min_num_proc", "max_np", "max_num_proc", "cooldown_range"}  # fmt: skip
 _NAMES = {
     "nic": "network_interfaces",
     "nics": "network_interfaces",
     "start_timeout": "start_timeout_s",
     "prefix_output_with_timestamp": "prefix_timestamp",
+    "slots": "slots_per_host",
 }
 
 
-def gloo_run(args: Any) -> list[Any] | None:
+def gloo_run(args: Any, *, is_elastic: bool = False) -> list[Any] | None:
     """Start a job with ringrun, or call a function on its ranks.
 
     Args:
         args: See `horovod.runner._HorovodArgs`.
+        is_elastic: Ranks may come and go.
 
     Returns:
         What the function returned, in the order of ranks; None of a command.
@@ -41,10 +43,14 @@ def gloo_run(args: Any) -> list[Any] | None:
         RuntimeError: A rank has failed. What a function raised is its `original`.
         TypeError: ringrun has no such option, or it takes another value.
     """
-    options = _options(args)
+    options = {**_options(args), **(_elastic_options(args) if is_elastic else {})}
     if args.run_func:
         return _call(args, options)
-    words = [f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}") for name, value in options.items()]
+    words: list[str] = []
+    for name, value in options.items():
+        option = f"--{name.replace('_', '-')}"
+        several = [option, *map(str, value)] if isinstance(value, tuple) else []
+        words += several or [option if value is True else f"{option}={value}"]
     command = [sys.executable, "-m", "ringcore", "run", "-np", str(args.num_proc), *words, *args.command]
     done = subprocess.run(command, check=False)
     if done.returncode != 0:
@@ -70,6 +76,17 @@ def _options(args: Any) -> dict[str, Any]:
         options["verbose"] = True
     return {name: value if isinstance(value, (str, bool, int, float)) else ",".join(value)
             for name, value in options.items()}  # fmt: skip
+
+
+def _elastic_options(args: Any) -> dict[str, Any]:
+    # Without a least number Horovod goes on with no fewer than begin.
+    options = {
+        "min_np": args.min_num_proc or args.min_np or args.num_proc,
+        "max_np": args.max_num_proc or args.max_np,
+        "reset_limit": args.reset_limit,
+        "blacklist_cooldown_range": None if args.cooldown_range is None else tuple(args.cooldown_range),
+    }
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def with_one_local_host(hosts: str) -> str:

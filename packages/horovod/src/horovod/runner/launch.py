@@ -22,7 +22,7 @@ from horovod.runner.util import network
 
 __all__ = ["gloo_built", "mpi_built", "run_commandline"]
 
-_ELASTIC = ("min_np", "min_num_proc", "max_np", "max_num_proc", "slots", "reset_limit", "cooldown_range")
+_ELASTIC = ("min_np", "min_num_proc", "max_np", "max_num_proc", "elastic_timeout", "reset_limit", "cooldown_range")
 _AS_MANY_AS_EVER = ("min_np", "min_num_proc", "max_np", "max_num_proc")
 _SSH_LIMIT_S = 10
 
@@ -78,20 +78,21 @@ def _run(args: Any) -> list[Any] | None:
         RuntimeError: A rank has failed, or a host cannot be reached.
         ValueError: An argument asks for what ringcore does not do.
     """
-    args = _with_discovered_hosts(args)
-    _refuse_elastic(args)
+    is_elastic = _is_elastic(args)
+    if is_elastic and args.use_mpi:
+        raise ValueError("run(use_mpi=True): mpirun starts no elastic job. Remedy: leave it out")
+    if not is_elastic:
+        args = _with_discovered_hosts(args)
     translate_environment()
     if (args.verbose or 0) >= 2:
         _tell_hosts(args)
-    return mpi_run(args) if args.use_mpi else gloo_run(args)
+    return mpi_run(args) if args.use_mpi else gloo_run(args, is_elastic=is_elastic)
 
 
-def _refuse_elastic(args: Any) -> None:
-    for name in _ELASTIC:
-        value = getattr(args, name)
-        # A job that may have no less and no more ranks is not elastic.
-        if value and not (name in _AS_MANY_AS_EVER and value == args.num_proc):
-            raise ValueError(f"run({name}=...): elastic jobs are not supported by this version of ringcore")
+def _is_elastic(args: Any) -> bool:
+    """Whether ranks may come and go: a job that may have no less and no more is not elastic."""
+    asked = [name for name in _ELASTIC if getattr(args, name) is not None]
+    return any(name not in _AS_MANY_AS_EVER or getattr(args, name) != args.num_proc for name in asked)
 
 
 def _with_discovered_hosts(args: Any) -> Any:

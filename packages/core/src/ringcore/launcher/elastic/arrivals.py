@@ -1,16 +1,11 @@
-"""An elastic job whose agents a scheduler starts: each that comes is a slot of its host, as long as it is there.
-
-What the ranks return goes to the caller when the job has ended: before, nobody knows who will have been a rank.
-"""
+"""An elastic job whose agents a scheduler starts: each that comes is a slot of its host, as long as it is there."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from ringcore.launcher._frames import Kind
 from ringcore.launcher._hosts import Host, Slot
-from ringcore.launcher._job import RankExit
 from ringcore.launcher._layout import Node
 from ringcore.launcher._placed import PlacedHost
 from ringcore.launcher._supervisor import NodeEvents
@@ -21,7 +16,6 @@ if TYPE_CHECKING:
     import socket
 
     from ringcore.bootstrap.auth import Hello
-    from ringcore.launcher._summary import Failure
 
 
 class PlacedElasticSupervisor(ElasticSupervisor):
@@ -29,26 +23,20 @@ class PlacedElasticSupervisor(ElasticSupervisor):
 
     _names: dict[str, str]  # Of each machine, as it is shown.
     _strangers: set[_Arrival]  # Agents that have not said where they are.
-    _returned: dict[int, bytes]  # By place, what the process there has returned or raised ...
-    _finished: list[tuple[int, int, bytes]]  # ... by rank and epoch, what those have that did their work ...
-    _raised: list[tuple[RankExit, bytes]]  # ... and by their end, those that failed: their place may have another.
-    _cause = b""  # What the one has raised that is to blame.
 
     def _look_for_hosts(self) -> None:
         assert self._given.gate is not None
-        self._names, self._strangers, self._returned, self._finished, self._raised = {}, set(), {}, [], []
+        self._names, self._strangers = {}, set()
         self._serve_at(self._layout.bind)
         self._given.gate.welcome_all(self._welcome)
         self._too_few = self._loop.call_later(self._asked.elastic_timeout, self._on_too_few)
 
     def run(self) -> int:  # noqa: D102
         try:
-            code = super().run()
+            return super().run()
         finally:
             for arrival in self._strangers:
                 arrival.agent.close()
-        self._hand_over(code)
-        return code
 
     def _is_over(self) -> bool:
         # Without places others may come; how long they are waited for is said by --elastic-timeout.
@@ -99,7 +87,6 @@ class PlacedElasticSupervisor(ElasticSupervisor):
         return self._names[machine]
 
     def _start_at(self, number: int) -> None:
-        self._returned.pop(number, None)
         self._hosts[number].start(self._job_at(number))
 
     def on_done(self, index: int) -> None:  # noqa: D102
@@ -118,39 +105,6 @@ class PlacedElasticSupervisor(ElasticSupervisor):
         """Its agent has gone: nothing can be started in this place until one comes."""
         self._places.all[number].offered = False
         self._hosts[number].close()
-
-    # Results.
-
-    def on_output(self, rank: int, kind: Kind, data: bytes) -> None:  # noqa: D102
-        if kind is Kind.RESULT:
-            self._returned[rank] = self._returned.get(rank, b"") + data
-        else:
-            super().on_output(rank, kind, data)
-
-    def on_exit(self, rank: int, how: RankExit) -> None:  # noqa: D102
-        process = self._places.all[rank].process
-        data = self._returned.pop(rank, b"")
-        if how.code != 0:
-            self._raised.append((how, data))
-        elif process is not None and not process.leaves:
-            self._finished.append((process.rank, process.epoch, data))
-        super().on_exit(rank, how)
-
-    def _report(self, cause: Failure) -> None:
-        self._cause = next((data for how, data in self._raised if how is cause.how), b"")
-        if self._cause:
-            self._told.add(cause.rank)
-        super()._report(cause)
-
-    def _hand_over(self, code: int) -> None:
-        """Gives the caller the results in the order of ranks, or what the one has raised that is to blame."""
-        assert self._given.on_result is not None
-        if code == 0:
-            ranks = [found for found in self._finished if found[0] >= 0]  # Who was none is one too many.
-            for number, (_, _, data) in enumerate(sorted(ranks or self._finished)):
-                self._given.on_result(number, data)
-        elif self.blamed is not None:
-            self._given.on_result(self.blamed, self._cause)
 
 
 class _Arrival(NodeEvents):

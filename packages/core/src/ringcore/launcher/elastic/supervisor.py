@@ -11,11 +11,11 @@ from __future__ import annotations
 from ringcore.launcher._hosts import Host
 from ringcore.launcher.agent import free_port
 from ringcore.launcher.elastic.discovery import Discovery
-from ringcore.launcher.elastic.ending import Ending
 from ringcore.launcher.elastic.places import Places
+from ringcore.launcher.elastic.returning import Returning
 
 
-class ElasticSupervisor(Ending):
+class ElasticSupervisor(Returning):
     """One elastic job from start to end."""
 
     def _connect(self) -> None:
