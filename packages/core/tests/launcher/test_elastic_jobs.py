@@ -602,10 +602,13 @@ def test_ranks_that_were_told_to_leave_count_no_more(ringrun: Ringrun, script: S
     name = script(
         """
         import ringcore
-        write_pid(rank)
+        from ringcore import elastic
         ringcore.init()
-        open(f"begun.{rank}", "w").close()
-        while not os.path.exists("stop"): time.sleep(0.01)
+        @elastic.run
+        def train(state):
+            open(f"begun.{rank}", "w").close()
+            while not os.path.exists("stop"): time.sleep(0.01)
+        train(elastic.ObjectState(step=0))
         """
     )
     job = f"test-{os.getpid()}-drained"
