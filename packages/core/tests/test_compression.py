@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,37 @@ def test_a_member_its_name_and_what_is_derived_from_one_are_taken() -> None:
 def test_anything_else_is_refused_with_what_is_taken(given: Any, words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
         Compression.chosen(given, who="somebody")
+
+
+def test_an_exchange_is_made_by_its_name_where_it_lasts() -> None:
+    made = Compression.chosen("powersgd", exchanges=True)
+    assert repr(made) == "PowerSGD(rank=4, warmup_steps=0)"
+    assert Compression.chosen("powersgd", exchanges=True) is not made
+    with pytest.raises(InvalidArgument, match=r"a tape is called anew in each step.*exchange = Compression\.topk\(\)"):
+        Compression.chosen("topk", exchanges=True, lasts=False, who="a tape")
+    with pytest.raises(InvalidArgument, match="not '__module__'"):
+        Compression.chosen("__module__", exchanges=True)
+
+
+def test_errors_are_fed_back_of_what_loses_some() -> None:
+    fed = Compression.with_errors(Smaller, error_feedback=True)
+    assert repr(fed) == "ErrorFeedback(kind='fp16', warmup_steps=0)"
+    assert Compression.with_errors(Smaller, error_feedback=False) is Smaller
+    assert Compression.with_errors(fed, error_feedback=True) is fed  # which does so anyway
+    with pytest.raises(InvalidArgument, match="pass a compression, or leave it out"):
+        Compression.with_errors(Compressor, error_feedback=True)
+    with pytest.raises(InvalidArgument, match="one of fp16, bf16, int8, int4, not 'int2'"):
+        Compression.error_feedback("int2")
+
+
+def test_a_copy_of_an_exchange_has_its_memory_and_compares_for_itself() -> None:
+    exchange = Compression.powersgd(2)
+    exchange.errors["weight"] = np.ones(3, np.float32)
+    exchange._compared.add("gradients")
+    copied = pickle.loads(pickle.dumps(exchange))
+    assert copied.errors["weight"].tolist() == [1, 1, 1]
+    assert copied.rank == 2
+    assert not copied._compared
 
 
 @pytest.mark.parametrize("size", [1024, 1025, 65_536, 200_001])

@@ -171,6 +171,21 @@ def test_elastic_states_begin_with_rank_0s(differences: list[dict[str, Any]]) ->
         assert batch == 0
 
 
+def test_what_is_sent_of_tensorflows_gradients_is_sent_of_kerases() -> None:
+    done = python(
+        """
+from horovod.keras.optimizer import name_of
+from horovod.tensorflow import Compression
+
+print(*(name_of(getattr(Compression, name)) for name in ("none", "fp16", "bf16", "int8", "int4")))
+print(name_of(Compression.powersgd(2)), name_of("int8"))
+""",
+        KERAS_BACKEND="tensorflow",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "none fp16 bf16 int8 int4\nPowerSGD(rank=2, warmup_steps=0) int8\n"
+
+
 def test_what_has_no_counterpart_says_what_to_write() -> None:
     attempts = {
         "DistributedOptimizer(object())": ["object is no optimizer of Keras"],

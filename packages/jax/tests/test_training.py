@@ -356,3 +356,59 @@ def test_without_init_the_remedy_is_init() -> None:
     ring = pytest.importorskip("ringcore_jax")
     with pytest.raises(ringcore.NotInitializedError, match=r"init\(\)"):
         ring.allreduce(np.ones(3, np.float32))
+
+
+@on(TWO)
+def test_errors_are_kept_by_what_was_made_for_an_optimizer() -> None:
+    exchange = ring.Compression.error_feedback("int4")
+    params = {"weight": jnp.zeros((100, 200))}
+    draw = np.random.default_rng(ring.rank())
+    gradients = {"weight": jnp.asarray(draw.standard_normal((100, 200)), jnp.float32)}
+    found = {}
+    for case, options in {
+        "made": {"compression": exchange},
+        "named": {"compression": "int4", "error_feedback": True},
+        "lost": {"compression": "int4"},
+    }.items():
+        optimizer = ring.DistributedOptimizer(optax.sgd(1.0), name=case, **options)
+        state = optimizer.init(params)
+        found[case] = sum(optimizer.update(gradients, state)[0]["weight"] for _ in range(3))
+    np.testing.assert_array_equal(found["made"], found["named"])
+    assert set(exchange.state_dict()["errors"]) == {"weight"}
+    whole = -3 * ring.allreduce(gradients["weight"] - exchange.errors["weight"] / 3)
+    np.testing.assert_allclose(found["made"], whole, atol=1e-5)
+    assert ring.allgather_object(exchange.errors["weight"].tobytes())[0] != exchange.errors["weight"].tobytes() or (
+        ring.rank() == 0
+    )
+
+
+@on(TWO)
+def test_exchanges_refuse_what_they_cannot_do() -> None:
+    exchange = ring.Compression.powersgd(1)
+    gradient = jnp.ones((64, 64))
+    with pytest.raises(ringcore.InvalidArgument, match="allreduce_gradients is called anew in each step"):
+        ring.allreduce_gradients([gradient], compression="powersgd")
+    with pytest.raises(ringcore.InvalidArgument, match="leave out op"):
+        ring.DistributedOptimizer(optax.sgd(1.0), compression="powersgd", op=ring.Sum)
+    with pytest.raises(ringcore.InvalidArgument, match="pass a compression, or leave it out"):
+        ring.DistributedOptimizer(optax.sgd(1.0), error_feedback=True)
+    with pytest.raises(ringcore.InvalidArgument, match="float16, and PowerSGD takes float32 and float64"):
+        ring.allreduce_gradients([gradient.astype(jnp.float16)], compression=exchange)
+    with pytest.raises(ringcore.InvalidArgument, match=r"PowerSGD averages the gradients of a step.*outside of grad"):
+        jax.vmap(lambda x: ring.allreduce_gradients([x], compression=exchange)[0])(gradient[None])
+    with pytest.raises(ringcore.InvalidArgument, match=r"does not take PowerSGD.*take one of none, fp16"):
+        ring.allreduce(gradient, compression=exchange)
+
+
+@on(TWO)
+def test_an_exchange_averages_the_value_and_sums_of_passes() -> None:
+    gradient = ring.value_and_grad(lambda w: w.sum() * (1.0 + ring.rank()), compression="onebit")
+    value, average = gradient(jnp.ones((40, 50)))
+    assert float(value) == 3000.0
+    np.testing.assert_array_equal(average, np.full((40, 50), 1.5))
+    optimizer = ring.DistributedOptimizer(optax.sgd(1.0), compression="onebit", backward_passes_per_step=2, name="two")
+    params = jnp.zeros((40, 50))
+    state = optimizer.init(params)
+    for expected in (0.0, -3.0):
+        updates, state = optimizer.update(jnp.full((40, 50), 1.0 + ring.rank()), state, params)
+        np.testing.assert_array_equal(updates, np.full((40, 50), expected))

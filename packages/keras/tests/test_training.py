@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
+import ringcore
 import ringcore_keras as ring
 from ringcore import adapter
 from ringcore.adapter import tuning
@@ -208,3 +210,48 @@ def test_two_models_one_after_the_other() -> None:
         digests.append(digest(net.weights))
     assert digests[0] == digests[1]
     assert same_everywhere(digests)
+
+
+@on(*TWO)
+def test_errors_are_kept_by_what_an_optimizer_was_made_with() -> None:
+    def moved(**options: Any) -> tuple[Any, Any]:
+        weight = keras.Variable(np.zeros((100, 200), "float32"), name="weight")
+        optimizer = ring.DistributedOptimizer(keras.optimizers.SGD(1.0), **options)
+        for _ in range(3):
+            optimizer.apply([keras.ops.convert_to_tensor(gradient)], [weight])
+        return arrays([weight])[0], optimizer.ring_options.compression
+
+    gradient = np.random.default_rng(ring.rank()).standard_normal((100, 200)).astype("float32")
+    exchange = ring.Compression.error_feedback("int4")
+    made, kept = moved(compression=exchange)
+    named, other = moved(compression="int4", error_feedback=True)
+    assert kept is exchange
+    np.testing.assert_array_equal(made, named)
+    (error,) = other.state_dict()["errors"].values()
+    np.testing.assert_allclose(made, -ring.allreduce(3 * gradient - error), atol=1e-5)
+    assert same_everywhere(made.tobytes())
+
+
+@on(*TWO)
+def test_exchanges_go_with_a_model_and_refuse_what_they_cannot_do() -> None:
+    x, y = data(4 * BATCH * ring.size())
+    optimizer = ring.DistributedOptimizer(keras.optimizers.Adam(0.01), compression="onebit", backward_passes_per_step=2)
+    together = trained(compiled(model(), optimizer), *ring.shard((x, y)), BATCH, epochs=2)
+    assert same_everywhere(digest(together.weights))
+    assert type(pickle.loads(pickle.dumps(optimizer)).ring_options.compression).__name__ == "OneBit"
+    with pytest.raises(ringcore.InvalidArgument, match="leave out op"):
+        ring.DistributedOptimizer("sgd", compression="topk", op=ring.Sum)
+    with pytest.raises(ringcore.InvalidArgument, match=r"call it: Compression\.onebit\(\)"):
+        ring.DistributedOptimizer("sgd", compression=ring.Compression.onebit)
+    with pytest.raises(ringcore.InvalidArgument, match="pass a compression, or leave it out"):
+        ring.DistributedOptimizer("sgd", error_feedback=True)
+
+
+@on(*TWO)
+def test_ranks_whose_optimizers_were_made_differently_are_told_both() -> None:
+    x, y = data(2 * BATCH * ring.size())
+    given = [{"compression": "int8"}, {"compression": ring.Compression.powersgd(2)}][ring.rank()]
+    net = compiled(model(), ring.DistributedOptimizer("sgd", **given))
+    told = r"DistributedOptimizer with different arguments: compression is int8 .* and PowerSGD\(rank=2"
+    with pytest.raises(ringcore.MismatchError, match=told):
+        trained(net, *ring.shard((x, y)), BATCH)

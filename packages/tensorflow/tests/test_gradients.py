@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import ringcore
 import ringcore_tensorflow as ring
 import tensorflow as tf
 from support.on_ranks import THREE_OVER_TCP, TWO, on
@@ -107,3 +108,47 @@ def test_rows_of_a_tensor_of_unknown_shape() -> None:
     unknown = tf.IndexedSlices(tf.ones([1, 3]), tf.constant([ring.rank()]), None)
     found = ring.allreduce(unknown, op=ring.Sum)
     assert sorted(found.indices.numpy().tolist()) == list(range(ring.size()))
+
+
+@on(TWO)
+def test_exchanges_refuse_what_they_cannot_do() -> None:
+    weight = tf.Variable(tf.ones([64, 64]))
+
+    def gradient(jit_compile: bool = False, dtype: Any = tf.float32, **options: Any) -> Any:
+        @tf.function(jit_compile=jit_compile, autograph=False)
+        def found() -> Any:
+            with ring.DistributedGradientTape(tf.GradientTape(), **options) as tape:
+                held = tf.cast(weight, dtype)
+                tape.watch(held)
+                loss = tf.reduce_sum(held * held)
+            return tape.gradient(loss, held)
+
+        return found()
+
+    exchange = ring.Compression.powersgd(1)
+    with pytest.raises(ringcore.InvalidArgument, match=r"DistributedGradientTape is called anew in each step"):
+        gradient(compression="powersgd")
+    with pytest.raises(ringcore.InvalidArgument, match="leave out op"):
+        gradient(compression=exchange, op=ring.Sum)
+    with pytest.raises(ringcore.InvalidArgument, match="PowerSGD is in a function with jit_compile=True"):
+        gradient(jit_compile=True, compression=exchange)
+    with pytest.raises(tf.errors.OpError, match=r"InvalidArgument: .*float16, and PowerSGD takes float32 and float64"):
+        gradient(dtype=tf.float16, compression=exchange)
+    with pytest.raises(ringcore.InvalidArgument, match=r"does not take PowerSGD.*take one of none, fp16"):
+        ring.allreduce(weight, compression=exchange)
+
+
+@on(TWO)
+def test_an_exchange_leaves_rows_to_themselves_and_sums_of_passes_together() -> None:
+    exchange = ring.Compression.onebit()
+    rows, weight = tf.Variable(tf.zeros([50, 40])), tf.Variable(tf.zeros([50, 40]))
+    with ring.DistributedGradientTape(tf.GradientTape(), compression=exchange) as tape:
+        loss = tf.reduce_sum(tf.gather(rows, [ring.rank()])) + tf.reduce_sum(weight * (1.0 + ring.rank()))
+    of_rows, of_weight = tape.gradient(loss, [rows, weight])
+    np.testing.assert_array_equal(tf.convert_to_tensor(of_rows)[:2], np.full((2, 40), 0.5))
+    np.testing.assert_array_equal(of_weight, np.full((50, 40), 1.5))
+    aggregate = ring.GradientAggregator(2, compression="onebit")
+    assert not aggregate([tf.ones([50, 40])], [weight])[0]
+    ready, (average,) = aggregate([tf.fill([50, 40], 2.0 * ring.rank())], [weight])
+    assert ready
+    np.testing.assert_array_equal(average, np.full((50, 40), (0.5 + 1.5) / 2))

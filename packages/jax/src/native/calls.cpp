@@ -204,6 +204,28 @@ ffi::Error weights(std::int64_t number, std::int32_t count, ffi::RemainingArgs p
   return message.empty() ? ffi::Error::Success() : ffi::Error(ffi::ErrorCode::kInvalidArgument, std::move(message));
 }
 
+// Python's part of an exchange: averages what lies at so many places, where it lies. Says what is wrong like `Compare`.
+using Exchange = std::size_t (*)(std::int64_t number, void* const* data, std::size_t count, char* message,
+                                 std::size_t capacity);
+Exchange exchange_with = nullptr;
+
+// Gradients that Python averages. Waits for the other ranks, and so may not be overtaken by another call on one of them:
+// an argument without a result is there to keep the order.
+ffi::Error exchange(std::int64_t number, ffi::RemainingArgs arguments, ffi::RemainingRets results) {
+  std::vector<void*> data;
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const ffi::AnyBuffer gradient = *arguments.get<ffi::AnyBuffer>(i);
+    ffi::AnyBuffer average = **results.get<ffi::AnyBuffer>(i);
+    if (gradient.size_bytes() > 0 && gradient.untyped_data() != average.untyped_data()) {
+      std::memcpy(average.untyped_data(), gradient.untyped_data(), gradient.size_bytes());
+    }
+    data.push_back(average.untyped_data());
+  }
+  std::string message(kMessageBytes, '\0');
+  message.resize(exchange_with(number, data.data(), data.size(), message.data(), message.size()));
+  return message.empty() ? ffi::Error::Success() : ffi::Error(ffi::ErrorCode::kInvalidArgument, std::move(message));
+}
+
 // The attributes and arrays that every call has.
 template <class Binding>
 auto described(Binding binding) {
@@ -231,6 +253,8 @@ void ringcore_jax_use(const ringcore_functions* functions) { engine = functions;
 
 void ringcore_jax_compare_with(Compare compare) { compare_with = compare; }
 
+void ringcore_jax_exchange_with(Exchange exchange) { exchange_with = exchange; }
+
 // In the next run of a program: the ranks are others.
 void ringcore_jax_compare_again(std::int64_t number) {
   const std::lock_guard lock(compared_mutex);
@@ -243,6 +267,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(ringcore_jax_weights, weights,
                                   .Attr<std::int32_t>("count")
                                   .RemainingArgs()
                                   .Ret<ffi::Buffer<ffi::F32>>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(ringcore_jax_exchange, exchange,
+                              ffi::Ffi::Bind().Attr<std::int64_t>("number").RemainingArgs().RemainingRets());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(ringcore_jax_collective, start, described(ffi::Ffi::Bind()));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(ringcore_jax_collective_on_gpu, start_on_gpu,
                               described(ffi::Ffi::Bind().Ctx<ffi::PlatformStream<void*>>().Ctx<ffi::DeviceOrdinal>()));

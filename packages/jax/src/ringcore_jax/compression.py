@@ -40,11 +40,13 @@ class _Int4(Compressor):
     quantised = adapter.QUANTISED["int4"]
 
 
-class Compression(adapter.Choices, adapter.NoExchanges):
+class Compression(adapter.Choices, adapter.Exchanges):
     """What `compression=` takes.
 
     `none`; `fp16`: 11 bits of precision, values up to 65504; `bf16`: 8 bits, and float32's range; `int8`, `int4`:
-    between hosts, integers in blocks of 128 with a scale each.
+    between hosts, integers in blocks of 128 with a scale each. Where gradients are averaged, also `powersgd(rank)`,
+    `topk(ratio)`, `onebit()`, `blocks(size)` and `error_feedback(kind)`: they have a memory of their own, which is no
+    part of an optimizer's state. `state_dict()` gives it, `load_state_dict()` takes it.
     """
 
     none = Compressor

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from ringcore import InvalidArgument, adapter
-from ringcore.adapter import ProcessSet, ReduceOp, global_process_set
+from ringcore.adapter import Exchange, ProcessSet, ReduceOp, global_process_set
 
 from ringcore_jax._operations import allreduce
 from ringcore_jax.compression import Compression, Compressor
+from ringcore_jax.exchanging import Exchanging
 from ringcore_jax.start import Comparison
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def allreduce_gradients(
     gradients: Any,
     *,
     op: ReduceOp = ReduceOp.AVERAGE,
-    compression: type[Compressor] | str = Compression.none,
+    compression: type[Compressor] | Exchange | str = Compression.none,
     gradient_predivide_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     name: str = "gradients",
@@ -33,23 +34,51 @@ def allreduce_gradients(
         gradients: What `jax.grad` returns.
         op: `Average` or `Sum`.
         compression: `Compression.fp16` or `Compression.bf16` halves what is sent of float32 gradients; `int8` and
-            `int4` send a quarter and an eighth between hosts.
+            `int4` send a quarter and an eighth between hosts; `powersgd(rank)`, `topk(ratio)`, `onebit()`,
+            `blocks(size)` and `error_feedback(kind)` average all gradients themselves, in host memory, and keep what
+            is lost: make one before the first step, and pass it in each.
         gradient_predivide_factor: Divide by this before the sum and multiply by it afterwards.
         process_set: The ranks that train together.
         name: Identifies the operations on all ranks.
     """
+    compressor = Compression.chosen(compression, exchanges=True, lasts=False, who="allreduce_gradients")
+    return _reduced(gradients, compressor, op, gradient_predivide_factor, process_set, name, who="allreduce_gradients")
+
+
+def _reduced(
+    gradients: Any,
+    compressor: type[Compressor] | Exchange,
+    op: ReduceOp,
+    gradient_predivide_factor: float,
+    process_set: ProcessSet,
+    name: str,
+    who: str,
+) -> Any:
+    """`allreduce_gradients`, for whoever was made with these arguments."""
     adapter.tell_untuned("JAX", "a compiled program makes the operations that it was traced with, one after the other")
-    leaves, structure = jax.tree.flatten(gradients)
+    found, structure = jax.tree.flatten_with_path(gradients)
+    leaves = [leaf for _, leaf in found]
     # Integer parameters have gradients without values.
     floats = [leaf for leaf in leaves if leaf.dtype != jax.dtypes.float0]
+    if isinstance(compressor, Exchange):
+        adapter.check_exchange_options(compressor, op, gradient_predivide_factor=gradient_predivide_factor)
+        exchanging = Exchanging(compressor, name, process_set, who, {"compression": compressor})
+        paths = [path for path, leaf in found if leaf.dtype != jax.dtypes.float0]
+        names = [jax.tree_util.keystr(path, simple=True, separator=".") for path in paths]
+        return _with_floats(structure, leaves, exchanging.average(names, floats))
     for number, bucket in enumerate(adapter.buckets([leaf.size * leaf.dtype.itemsize for leaf in floats])):
         reduced = allreduce(
-            [floats[i] for i in bucket], op=op, name=f"{name}.{number}", compression=compression,
+            [floats[i] for i in bucket], op=op, name=f"{name}.{number}", compression=compressor,
             process_set=process_set, prescale_factor=1.0 / gradient_predivide_factor,
             postscale_factor=gradient_predivide_factor,
         )  # fmt: skip
         for i, leaf in zip(bucket, reduced, strict=True):
             floats[i] = leaf
+    return _with_floats(structure, leaves, floats)
+
+
+def _with_floats(structure: Any, leaves: list[Any], floats: list[Any]) -> Any:
+    """The tree of these leaves, with others in the places of those that have values."""
     left = iter(floats)
     return jax.tree.unflatten(structure, [leaf if leaf.dtype == jax.dtypes.float0 else next(left) for leaf in leaves])
 
@@ -62,6 +91,8 @@ def value_and_grad(
     check_weights: bool = True,
     process_set: ProcessSet = global_process_set,
     name: str = "gradients",
+    compression: type[Compressor] | Exchange | str = Compression.none,
+    error_feedback: bool = False,
     **options: Any,
 ) -> Callable[..., Any]:
     """`jax.value_and_grad` with the gradients, and the value, averaged over all ranks in one operation.
@@ -74,10 +105,14 @@ def value_and_grad(
             `MismatchError` where they differ.
         process_set: The ranks that train together.
         name: Identifies the operations on all ranks.
+        compression: See `DistributedOptimizer`.
+        error_feedback: See there as well.
         options: See `allreduce_gradients`.
     """
+    compressor = Compression.chosen(compression, exchanges=True, who="value_and_grad")
+    compressor = Compression.with_errors(compressor, error_feedback=error_feedback)
     local = jax.value_and_grad(fun, argnums, has_aux)
-    options = {"process_set": process_set, "name": name, **options}
+    options = {"process_set": process_set, "name": name, "compression": compressor, **options}
     comparison = Comparison(name, process_set) if check_weights else None
 
     def averaged(*args: Any, **kwargs: Any) -> Any:
@@ -103,6 +138,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     process_set: ProcessSet = global_process_set,
     name: str = "DistributedOptimizer",
     check_weights: bool = True,
+    error_feedback: bool = False,
 ) -> optax.GradientTransformationExtraArgs:
     """Wrap an optax optimizer: before it steps, gradients are averaged over all ranks, in one operation.
 
@@ -114,7 +150,9 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
             `backward_passes_per_step` adds the sums.
         op: `Average` or `Sum` of the gradients.
         compression: `Compression.fp16` or `Compression.bf16` halves what is sent of float32 gradients; `int8` and
-            `int4` send a quarter and an eighth between hosts.
+            `int4` send a quarter and an eighth between hosts; `powersgd(rank)`, `topk(ratio)` and `onebit()` send still
+            less, in host memory, and always keep what is lost: in their own `state_dict()`, not in the optimizer's
+            state.
         backward_passes_per_step: Calls of `update` whose gradients are summed before they are averaged over the ranks;
             the ones before the last change nothing.
         gradient_predivide_factor: Divide by this before the sum and multiply by it afterwards.
@@ -122,14 +160,20 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
         name: Identifies the gradients on all ranks; of several optimizers in one program each may have its own.
         check_weights: When parameters are updated for the first time, compare a hash of them on all ranks, and raise
             `MismatchError` where they differ. An `update` that is given none compares nothing.
+        error_feedback: With a compression: keep what is lost of each gradient of this rank, and add it to the next one.
+            It is `Compression.error_feedback(kind)`, which has a `state_dict()` that you can keep.
 
     Raises:
-        InvalidArgument: An `op` that is neither `Average` nor `Sum`, less than one backward pass.
+        InvalidArgument: An `op` that is neither `Average` nor `Sum`, less than one backward pass, `error_feedback`
+            without a compression.
     """
     import optax
 
-    compressor = Compression.chosen(compression)
+    compressor = Compression.chosen(compression, exchanges=True, who="DistributedOptimizer")
+    compressor = Compression.with_errors(compressor, error_feedback=error_feedback)
     adapter.check_gradient_options(op, gradient_predivide_factor=gradient_predivide_factor)
+    if isinstance(compressor, Exchange):
+        adapter.check_exchange_options(compressor, op, gradient_predivide_factor=gradient_predivide_factor)
     if backward_passes_per_step < 1:
         raise InvalidArgument(f"backward_passes_per_step is at least 1, not {backward_passes_per_step}")
     wrapped = optax.with_extra_args_support(optimizer)
@@ -138,10 +182,9 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     def update(gradients: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         if comparison is not None and params is not None:
             gradients = comparison.before(params, gradients)
-        averaged = allreduce_gradients(
-            gradients, op=op, compression=compressor, gradient_predivide_factor=gradient_predivide_factor,
-            process_set=process_set, name=name,
-        )  # fmt: skip
+        averaged = _reduced(
+            gradients, compressor, op, gradient_predivide_factor, process_set, name, who="DistributedOptimizer"
+        )
         stepped: tuple[Any, Any] = wrapped.update(averaged, state, params, **extra)
         return stepped
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 from ringcore import Average, InvalidArgument, RingcoreError, adapter
-from ringcore.adapter import ProcessSet, ReduceOp, global_process_set
+from ringcore.adapter import Exchange, ProcessSet, ReduceOp, global_process_set
 
 from ringcore_keras.backends import backend
 from ringcore_keras.options import Compression, Options
@@ -114,7 +114,7 @@ def _wrap(optimizer: Any, options: Options, local: frozenset[str], scale_local: 
     wrapped.__dict__.update(vars(optimizer))
     vars(wrapped).update(
         ring_options=options, _ring_local=local, _ring_scale_local=scale_local, _ring_variables=[], _ring_reduced=False,
-        _ring_unchecked=options.check_weights, _ring_has_compared=False,
+        _ring_unchecked=options.check_weights, _ring_has_compared=False, _ring_compares=True,
     )  # fmt: skip
     adapter.after_init(wrapped._ring_on_init)
     return wrapped
@@ -125,7 +125,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     *,
     name: str = "gradients",
     op: ReduceOp = Average,
-    compression: str = Compression.none,
+    compression: str | Exchange = Compression.none,
     backward_passes_per_step: int = 1,
     gradient_predivide_factor: float = 1.0,
     groups: int | None = None,
@@ -134,6 +134,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     process_set: ProcessSet = global_process_set,
     check_weights: bool = True,
     broadcast: bool = False,
+    error_feedback: bool = False,
 ) -> Any:
     """Wrap an optimizer: before it steps, gradients are averaged over all ranks.
 
@@ -145,7 +146,8 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
         name: Of the operations; two models that are trained at once in two threads need two names.
         op: `Average` or `Sum` of the gradients.
         compression: `Compression.fp16` or `Compression.bf16` halves what is sent of float32 gradients; `int8` and
-            `int4` send a quarter and an eighth between hosts.
+            `int4` send a quarter and an eighth between hosts; `powersgd(rank)`, `topk(ratio)` and `onebit()` send still
+            less, when backward is done, in host memory, and always keep what is lost: in their own `state_dict()`.
         backward_passes_per_step: Batches whose gradients are averaged before they are averaged over the ranks and
             applied: Keras' `gradient_accumulation_steps`, which may be set there as well.
         gradient_predivide_factor: Divide by this before the sum and multiply by it afterwards.
@@ -157,9 +159,12 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
         check_weights: When the first `fit` begins, compare a hash of the trainable weights of all ranks, and raise
             `MismatchError` where they differ: the broadcast was forgotten.
         broadcast: Give all ranks the weights and the optimizer's state of the first rank whenever `fit` begins.
+        error_feedback: With a compression: keep what is lost of each gradient of this rank, and add it to the next one.
+            `ring_options.compression.state_dict()` of the result has it.
 
     Raises:
-        InvalidArgument: No optimizer of Keras, one that is wrapped already, another `op`.
+        InvalidArgument: No optimizer of Keras, one that is wrapped already, another `op`, `error_feedback` without a
+            compression.
     """
     return _distribute(
         optimizer, frozenset(), False, backward_passes_per_step,
@@ -167,7 +172,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
             name=name, op=op, compression=compression,
             gradient_predivide_factor=gradient_predivide_factor, groups=groups, sparse_as_dense=sparse_as_dense,
             average_aggregated_gradients=average_aggregated_gradients, process_set=process_set,
-            check_weights=check_weights, broadcast=broadcast,
+            check_weights=check_weights, broadcast=broadcast, error_feedback=error_feedback,
         ),
     )  # fmt: skip
 

@@ -1,10 +1,11 @@
-"""What all ranks must have alike when `fit` begins: the weights."""
+"""What all ranks must have alike when `fit` begins: the weights, and what their optimizers were made with."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import keras
+from ringcore import adapter
 
 from ringcore_keras.callbacks import BroadcastGlobalVariablesCallback
 from ringcore_keras.optimizer import innermost
@@ -41,6 +42,21 @@ class CheckWeights(keras.callbacks.Callback):  # type: ignore[misc]
         own["_ring_has_compared"] = True
 
 
+class CheckArguments(keras.callbacks.Callback):  # type: ignore[misc]
+    """Compare what the ranks have made their optimizers with, once. Who joins an elastic job would be alone with it."""
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Compare them."""
+        own = vars(innermost(self.model.optimizer))
+        options = own["ring_options"]
+        if own["_ring_compares"] and not adapter.is_elastic() and options.process_set.included():
+            own["_ring_compares"] = False
+            if options.process_set.size() > 1:
+                adapter.check_arguments(
+                    "DistributedOptimizer", options.arguments, options.process_set, name=f"{options.name}.options"
+                )
+
+
 def with_start(callbacks: Any, optimizer: Any) -> Any:
     """What `fit` is to be given for its callbacks.
 
@@ -53,7 +69,7 @@ def with_start(callbacks: Any, optimizer: Any) -> Any:
     """
     options = innermost(optimizer).ring_options
     root = options.process_set.ranks[0]
-    before: list[keras.callbacks.Callback] = []
+    before: list[keras.callbacks.Callback] = [CheckArguments()]
     behind: list[keras.callbacks.Callback] = []
     if options.broadcast:
         before.append(BroadcastGlobalVariablesCallback(root, process_set=options.process_set))

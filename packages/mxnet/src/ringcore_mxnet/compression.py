@@ -41,7 +41,7 @@ class Compression(adapter.Choices, adapter.Exchanges):
 
     `none`; `fp16`: 11 bits of precision, values up to 65504; `int8`, `int4`: between hosts, integers in blocks of 128
     with a scale each. For `DistributedTrainer` also `powersgd(rank)`, `topk(ratio)`, `onebit()`,
-    `blocks(size)`.
+    `blocks(size)`, `error_feedback(kind)`.
     """
 
     none = Compressor

@@ -177,7 +177,10 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
     def _exchange(self, gradients: list[tuple[str, int, Any]], exchange: adapter.Exchange) -> None:
         """Wait for all of them, and let it make the averages."""
         arrays = {name: gradient.asnumpy() for name, _, gradient in gradients}
-        exchange.average(arrays, f"{self._ring_prefix}.exchange", self._ring_set)
+        exchange.average_of_step(
+            arrays, f"{self._ring_prefix}.exchange", self._ring_set, who="DistributedTrainer",
+            arguments={"compression": exchange},
+        )  # fmt: skip
         for name, _, gradient in gradients:
             gradient[:] = arrays[name]
 

@@ -39,7 +39,15 @@ class GradientAggregator:
             raise InvalidArgument(f"backward_passes_per_step is at least 1, not {backward_passes_per_step}")
         self._passes = backward_passes_per_step
         self._divisor = float(backward_passes_per_step) if average_aggregated_gradients else 1.0
-        self._reduction = Reduction(**{"name": "aggregated", "sparse_as_dense": True, "check_weights": True, **options})
+        self._reduction = Reduction(
+            **{
+                "name": "aggregated",
+                "who": "GradientAggregator",
+                "sparse_as_dense": True,
+                "check_weights": True,
+                **options,
+            }
+        )
         self._counter = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._sums: list[Any] = []
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 from ringcore import Average, InvalidArgument
-from ringcore.adapter import ProcessSet, ReduceOp, global_process_set
+from ringcore.adapter import Exchange, ProcessSet, ReduceOp, global_process_set
 
 from ringcore_tensorflow.compression import Compression, Compressor
 from ringcore_tensorflow.gradients import Reduction, divided
@@ -119,7 +119,7 @@ def DistributedGradientTape(  # noqa: N802 - the field's name for it
     *,
     name: str = "gradients",
     op: ReduceOp = Average,
-    compression: type[Compressor] | str = Compression.none,
+    compression: type[Compressor] | Exchange | str = Compression.none,
     gradient_predivide_factor: float = 1.0,
     groups: int | None = None,
     sparse_as_dense: bool = False,
@@ -135,7 +135,9 @@ def DistributedGradientTape(  # noqa: N802 - the field's name for it
             their variables have different ones.
         op: `Average` or `Sum`.
         compression: `Compression.fp16` or `Compression.bf16` halves what is sent of float32 gradients; `int8` and
-            `int4` send a quarter and an eighth between hosts.
+            `int4` send a quarter and an eighth between hosts; `powersgd(rank)`, `topk(ratio)`, `onebit()`,
+            `blocks(size)` and `error_feedback(kind)` average all gradients themselves, in host memory, and keep what
+            is lost: make one before the first step, and pass it to the tape of each.
         gradient_predivide_factor: Divide by this before the sum and multiply by it afterwards.
         groups: How many operations the gradients are dealt out to; None: by size.
         sparse_as_dense: Reduce `tf.IndexedSlices` as dense tensors: quicker where most rows have a gradient.
@@ -150,6 +152,7 @@ def DistributedGradientTape(  # noqa: N802 - the field's name for it
     reduction = Reduction(
         name=name, op=op, compression=compression, gradient_predivide_factor=gradient_predivide_factor, groups=groups,
         sparse_as_dense=sparse_as_dense, process_set=process_set, check_weights=check_weights, has_order=True,
+        who="DistributedGradientTape", lasts=False,
     )  # fmt: skip
     return Tape(gradtape, reduction, scale_local_gradients)
 

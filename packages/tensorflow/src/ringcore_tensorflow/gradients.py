@@ -6,13 +6,14 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from ringcore import Average, adapter
 from ringcore.adapter import ProcessSet, ReduceOp, global_process_set
 
 from ringcore_tensorflow import _operations as dense
 from ringcore_tensorflow import sparse
-from ringcore_tensorflow._graph import as_written
+from ringcore_tensorflow._graph import as_written, refuse_xla
 from ringcore_tensorflow.compression import Compression, Compressor
 from ringcore_tensorflow.naming import once_in_graph
 
@@ -26,7 +27,7 @@ class Reduction:
             variables have different ones.
         op: `Average` or `Sum`.
         compression: `Compression.fp16` or `Compression.bf16` halves what is sent of float32 gradients; `int8` and
-            `int4` send a quarter and an eighth between hosts.
+            `int4` send a quarter and an eighth between hosts; an `Exchange` averages them itself, in host memory.
         gradient_predivide_factor: Divide by this before the sum and multiply by it afterwards.
         groups: How many operations the gradients are dealt out to; None: by size.
         sparse_as_dense: Reduce `tf.IndexedSlices` as dense tensors.
@@ -34,20 +35,27 @@ class Reduction:
         check_weights: Compare the variables of all ranks, once, when they have gradients for the second time.
         has_order: In a graph let the gradients of the first variables overtake those of the last ones: where it has
             several steps, the next one needs these first.
+        who: Asks for it, in the words of the user.
+        lasts: Whether that lasts as long as the training.
     """
 
     name: str = "gradients"
     op: ReduceOp = Average
-    compression: type[Compressor] | str = Compression.none
+    compression: type[Compressor] | adapter.Exchange | str = Compression.none
     gradient_predivide_factor: float = 1.0
     groups: int | None = None
     sparse_as_dense: bool = False
     process_set: ProcessSet = global_process_set
     check_weights: bool = False
     has_order: bool = False
+    who: str = "DistributedOptimizer"
+    lasts: bool = True
 
     def __post_init__(self) -> None:
-        Compression.chosen(self.compression)
+        compressor = Compression.chosen(self.compression, exchanges=True, lasts=self.lasts, who=self.who)
+        object.__setattr__(self, "compression", compressor)
+        if isinstance(compressor, adapter.Exchange):
+            adapter.check_exchange_options(compressor, self.op, self.groups, self.gradient_predivide_factor)
         adapter.check_gradient_options(self.op, self.groups, self.gradient_predivide_factor)
         adapter.keep_freed_memory()
 
@@ -70,6 +78,17 @@ class Reduction:
             elif gradient is not None:
                 results[i] = tf.convert_to_tensor(gradient)
                 whole.append(i)
+        if isinstance(self.compression, adapter.Exchange):
+            averages = self._exchange(self.compression, {names[i]: results[i] for i in whole})
+            for i, average in zip(whole, averages, strict=True):
+                results[i] = average
+            return results
+        return self._reduce(whole, results, names, self.compression)
+
+    def _reduce(
+        self, whole: list[int], results: list[Any], names: Sequence[str], compression: type[Compressor] | str
+    ) -> list[Any]:
+        """Let the results at these places be those of all ranks."""
         buckets = self._buckets(whole, results)
         # In eager mode each one is waited for before the next one begins, and a single one has nobody to overtake.
         has_order = self.has_order and len(buckets) > 1 and not tf.executing_eagerly()
@@ -78,7 +97,7 @@ class Reduction:
             title = first if len(bucket) == 1 else f"{first}..{last}"
             reduced = dense.grouped_allreduce(
                 [results[i] for i in bucket], op=self.op, name=once_in_graph(f"{self.name}.{title}"),
-                compression=self.compression, prescale_factor=1.0 / self.gradient_predivide_factor,
+                compression=compression, prescale_factor=1.0 / self.gradient_predivide_factor,
                 postscale_factor=self.gradient_predivide_factor, process_set=self.process_set,
                 priority=adapter.priority_of(bucket[0]) if has_order else 0,
             )  # fmt: skip
@@ -87,6 +106,30 @@ class Reduction:
         if tf.executing_eagerly():
             adapter.followed()  # the step is that of these ranks
         return results
+
+    def _exchange(self, exchange: adapter.Exchange, gradients: dict[str, Any]) -> list[Any]:
+        """Their averages: in a graph by a call of Python, which waits for the other ranks when it runs.
+
+        TensorFlow makes such calls in the order of the program, so that they wait for each other on no two ranks.
+        """
+        if self.process_set.size() == 1 and not adapter.is_elastic():
+            return list(gradients.values())
+        name = f"{self.name}.exchange"
+        arguments: dict[str, object] = {"compression": exchange, "sparse_as_dense": self.sparse_as_dense}
+
+        def averages(*values: Any) -> list[Any]:
+            arrays = {each: np.array(value, order="C") for each, value in zip(gradients, values, strict=True)}
+            exchange.average_of_step(arrays, name, self.process_set, who=self.who, arguments=arguments)
+            return list(arrays.values())
+
+        tensors = list(gradients.values())
+        if tf.executing_eagerly():
+            found = averages(*(tensor.numpy() for tensor in tensors))
+            adapter.followed()  # the step is that of these ranks
+            return [tf.constant(each) for each in found]
+        refuse_xla(type(exchange).__name__)
+        found = tf.numpy_function(averages, tensors, [tensor.dtype for tensor in tensors]) if tensors else []
+        return [tf.ensure_shape(each, tensor.shape) for each, tensor in zip(found, tensors, strict=True)]
 
     def _buckets(self, indices: list[int], tensors: list[Any]) -> list[list[int]]:
         sizes = [(tensors[i].shape.num_elements() or 0) * tensors[i].dtype.size for i in indices]

@@ -38,7 +38,7 @@ class Compression(adapter.Choices, adapter.Exchanges):
 
     `none`; `fp16`: 11 bits of precision, values up to 65504; `bf16`: 8 bits, and float32's range; `int8`, `int4`:
     between hosts, integers in blocks of 128 with a scale each. For `DistributedOptimizer` also `powersgd(rank)`,
-    `topk(ratio)`, `onebit()`, `blocks(size)`.
+    `topk(ratio)`, `onebit()`, `blocks(size)`, `error_feedback(kind)`.
     """
 
     none = Compressor

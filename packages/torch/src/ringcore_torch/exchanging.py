@@ -48,7 +48,7 @@ class ExchangingReducer:
         self._exchange = exchange
         self._checks_weights = self._unchecked = check_weights
         self._has_compared = False
-        self._arguments, self._compares_arguments = arguments, True
+        self._arguments = arguments
         self._replaced, self._replaced_by = False, ""
         self._prefix = name_or_next(None, "gradients", process_set) if process_set.included() else "gradients"
         self._averages: list[tuple[torch.Tensor, int]] = []
@@ -74,12 +74,10 @@ class ExchangingReducer:
             raise taken_over([name for name, _ in self._named], self._replaced_by)
         if self._process_set.size() == 1 or self._holds_averages():
             return
-        if self._compares_arguments and not adapter.is_elastic():  # who joins would be alone with it
-            name = f"{self._prefix}.arguments"
-            adapter.check_arguments("DistributedOptimizer", self._arguments, self._process_set, name=name)
-        self._compares_arguments = False
-        self._exchange.average({name: self._gradient(name, parameter) for name, parameter in self._named},
-                               self._prefix, self._process_set)  # fmt: skip
+        self._exchange.average_of_step(
+            {name: self._gradient(name, parameter) for name, parameter in self._named}, self._prefix,
+            self._process_set, who="DistributedOptimizer", arguments=self._arguments,
+        )  # fmt: skip
         held = [parameter.grad for _, parameter in self._named]
         self._averages = [(grad, grad._version) for grad in held if grad is not None]
 

@@ -265,11 +265,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
         what = type(compressor).__name__ if isinstance(compressor, Exchange) else "op=Adasum"
         adapter.tell_untuned("a DistributedOptimizer", f"{what} sends in a way of its own")
     if isinstance(compressor, Exchange):
-        if op is not ReduceOp.AVERAGE or groups is not None or gradient_predivide_factor != 1.0:
-            raise InvalidArgument(
-                f"{type(compressor).__name__} averages all gradients together; leave out op, groups and "
-                "gradient_predivide_factor"
-            )
+        adapter.check_exchange_options(compressor, op, groups, gradient_predivide_factor)
         wrapped = with_methods(optimizer, _DistributedOptimizer)
         wrapped._ring = ExchangingReducer(
             named, process_set, compressor, passes_per_step=backward_passes_per_step, check_weights=check_weights,

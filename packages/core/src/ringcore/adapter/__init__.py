@@ -41,12 +41,14 @@ from ringcore.adapter.compression import (
     Choices,
     Compressor,
     Exchanges,
-    NoExchanges,
+    exchange_of,
+    fed_back,
     reduce_compressed,
     round_to_quantised,
 )
 from ringcore.adapter.device import DeviceArray
-from ringcore.adapter.exchange import Exchange
+from ringcore.adapter.error_feedback import ErrorFeedback
+from ringcore.adapter.exchange import Exchange, check_exchange_options
 from ringcore.adapter.framework import Finish, Framework
 from ringcore.adapter.frameworks import import_framework
 from ringcore.adapter.gradients import (
@@ -99,12 +101,12 @@ __all__ = [
     "Compressor",
     "Context",
     "DeviceArray",
+    "ErrorFeedback",
     "Exchange",
     "Exchanges",
     "Finish",
     "Framework",
     "Handle",
-    "NoExchanges",
     "Node",
     "Offer",
     "Placement",
@@ -140,6 +142,7 @@ __all__ = [
     "check",
     "check_arguments",
     "check_bounds",
+    "check_exchange_options",
     "check_gradient_options",
     "check_op",
     "check_rows",
@@ -154,6 +157,8 @@ __all__ = [
     "differing",
     "drop_step",
     "empty",
+    "exchange_of",
+    "fed_back",
     "find_placement",
     "first",
     "followed",

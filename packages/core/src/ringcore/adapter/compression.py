@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Generic, NoReturn
+from typing import Any, ClassVar, Generic
 
 from ringcore import _native
 from ringcore._errors import InvalidArgument
 from ringcore.adapter.blocks import Blocks
+from ringcore.adapter.error_feedback import KINDS, ErrorFeedback
 from ringcore.adapter.exchange import Exchange
 from ringcore.adapter.framework import Tensor
 from ringcore.adapter.powersgd import PowerSGD
@@ -97,12 +98,15 @@ class Choices:
         return names[0] if names else getattr(compression, "__name__", repr(compression))
 
     @classmethod
-    def chosen(cls, compression: Any, *, exchanges: bool = False, who: str = "this operation") -> Any:
+    def chosen(
+        cls, compression: Any, *, exchanges: bool = False, lasts: bool = True, who: str = "this operation"
+    ) -> Any:
         """The member that a user means.
 
         Args:
             compression: What was given as `compression=`.
-            exchanges: It may be an `Exchange`, too.
+            exchanges: It may be an `Exchange`, too, or the name of one.
+            lasts: `who` lasts as long as the training. Else an `Exchange` has to be made by the user, and no name does.
             who: It was given to, in the words of the user.
 
         Raises:
@@ -110,11 +114,11 @@ class Choices:
         """
         if isinstance(compression, type) and issubclass(compression, cls.none):
             return compression
-        if exchanges and isinstance(compression, Exchange):
-            return compression
         members = {name: member for name, member in vars(cls).items() if isinstance(member, type)}
         if isinstance(compression, str) and compression in members:
             return members[compression]
+        if exchanges and (exchange := exchange_of(compression, who if not lasts else "")) is not None:
+            return exchange
         if inspect.isroutine(compression):
             name = compression.__name__
             raise InvalidArgument(
@@ -123,10 +127,58 @@ class Choices:
         if isinstance(compression, Exchange):
             raise InvalidArgument(
                 f"{who} does not take {type(compression).__name__}, which averages all gradients of a step by itself, "
-                "as PyTorch's DistributedOptimizer and MXNet's DistributedTrainer hand them over. Remedy: "
+                "as a DistributedOptimizer, MXNet's DistributedTrainer and TensorFlow's tapes hand them over. Remedy: "
                 f"take one of {', '.join(members)} here"
             )
         raise InvalidArgument(f"compression is one of {', '.join(members)}, or its name, not {compression!r}")
+
+    @classmethod
+    def with_errors(cls, compressor: Any, *, error_feedback: bool) -> Any:
+        """What `chosen` has returned, or with `error_feedback` the `Exchange` that sends like it: see `fed_back`."""
+        is_member = isinstance(compressor, type)
+        kinds = (kind for kind in KINDS if is_member and issubclass(compressor, getattr(cls, kind, ())))
+        return fed_back(compressor, next(kinds, "none"), error_feedback=error_feedback)
+
+
+def exchange_of(compression: Any, who: str = "") -> Exchange | None:
+    """The `Exchange` that was given as `compression=`, or one of that name; None where it is neither.
+
+    Args:
+        compression: What was given.
+        who: It was given to, where that does not last, so that a name will not do.
+
+    Raises:
+        InvalidArgument: There it is a name.
+    """
+    if isinstance(compression, Exchange):
+        return compression
+    if not isinstance(compression, str) or compression not in vars(Exchanges) or compression.startswith("_"):
+        return None
+    if who:
+        raise InvalidArgument(
+            f"{who} is called anew in each step, and {compression} has a memory that lasts. Remedy: make it once, "
+            f"exchange = Compression.{compression}(), and pass compression=exchange in each step"
+        )
+    made: Exchange = getattr(Exchanges, compression)()
+    return made
+
+
+def fed_back(compression: Any, kind: str, *, error_feedback: bool) -> Any:
+    """With `error_feedback` the `Exchange` that sends like a compression, and keeps what is lost.
+
+    Args:
+        compression: What the user has chosen: it is returned without.
+        kind: What it sends, of `KINDS`, or "none".
+        error_feedback: Whether what is lost is to be kept.
+
+    Raises:
+        InvalidArgument: Nothing is lost.
+    """
+    if not error_feedback or isinstance(compression, Exchange):  # which does so anyway
+        return compression
+    if kind == "none":
+        raise InvalidArgument("error_feedback keeps what a compression loses; pass a compression, or leave it out")
+    return ErrorFeedback(kind)
 
 
 class Exchanges:
@@ -152,34 +204,7 @@ class Exchanges:
         """All but blocks of so many elements that are zero on all ranks: see `Blocks`."""
         return Blocks(size)
 
-
-class NoExchanges:
-    """What it has instead where gradients are reduced inside of compiled programs: why, and what else there is."""
-
     @staticmethod
-    def powersgd(rank: int = 4, warmup_steps: int = 0) -> NoReturn:  # noqa: ARG004
-        """Refused."""
-        _refuse(f"powersgd({rank})")
-
-    @staticmethod
-    def topk(ratio: float = 0.01, warmup_steps: int = 0) -> NoReturn:  # noqa: ARG004
-        """Refused."""
-        _refuse(f"topk({ratio})")
-
-    @staticmethod
-    def onebit(warmup_steps: int = 0) -> NoReturn:  # noqa: ARG004
-        """Refused."""
-        _refuse("onebit()")
-
-    @staticmethod
-    def blocks(size: int = 256) -> NoReturn:
-        """Refused."""
-        _refuse(f"blocks({size})")
-
-
-def _refuse(what: str) -> NoReturn:
-    raise InvalidArgument(
-        f"Compression.{what} works on all gradients of a step in memory, with what was lost of the last ones, and here "
-        "they are reduced inside of a compiled program; use Compression.int8 or int4, or train with ringcore_torch or "
-        "ringcore_mxnet's DistributedTrainer"
-    )
+    def error_feedback(kind: str = "int8", warmup_steps: int = 0) -> Exchange:
+        """What `fp16`, `bf16`, `int8` or `int4` sends, and what is lost with the next gradient: see `ErrorFeedback`."""
+        return ErrorFeedback(kind, warmup_steps)

@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from ringcore._errors import InvalidArgument
 from ringcore.adapter import collectives
+from ringcore.adapter.arguments import check_arguments
+from ringcore.adapter.buffer import as_buffer
 from ringcore.adapter.collectives import ReduceOp
+from ringcore.job.lifecycle import after_init
 from ringcore.job.process_sets import ProcessSet
+from ringcore.job.state import is_elastic
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,11 +48,73 @@ class Exchange:
             raise InvalidArgument(f"warmup_steps is a whole number of steps, from 0, not {warmup_steps!r}")
         self.errors: Arrays = {}
         self.warmup_steps = warmup_steps
+        self._begin()
+
+    def _begin(self) -> None:
+        """What belongs to this process, and not to the training."""
+        self._compared: set[str] = set()
+        self._has_agreed = False
+        after_init(self._on_init)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy, here or in another process, compares and agrees for itself."""
+        vars(self).update(state)
+        self._begin()
+
+    def _on_init(self) -> None:
+        """The ranks may be others."""
+        self._has_agreed = False
 
     def __repr__(self) -> str:
         """With the arguments that it keeps by their names."""
         kept = [(name, getattr(self, name)) for name in inspect.signature(type(self)).parameters if hasattr(self, name)]
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in kept)})"
+
+    def average_of_step(
+        self, gradients: Arrays, name: str, process_set: ProcessSet, *, who: str, arguments: Mapping[str, object]
+    ) -> None:
+        """`average` as whoever trains calls it, once a step: ranks that do different things are told so.
+
+        Args:
+            gradients: See `average`.
+            name: See there; of whoever trains, the same in each step.
+            process_set: See there.
+            who: Trains, in the words of the user.
+            arguments: That `who` was made with, by name: compared on all ranks before the first average.
+
+        Raises:
+            MismatchError: The arguments differ. On every rank.
+        """
+        if process_set.size() == 1:
+            return
+        if is_elastic():  # who joins would be alone with a comparison
+            if not self._has_agreed:
+                self._agree(gradients, name, process_set)
+        elif name not in self._compared:
+            check_arguments(who, arguments, process_set, name=f"{name}.arguments")
+            self._compared.add(name)
+        self.average(gradients, name, process_set)
+
+    def _agree(self, gradients: Arrays, name: str, process_set: ProcessSet) -> None:
+        """Take over from the first rank what all must have alike: whoever has come has not made the others' steps."""
+        import numpy as np
+
+        steps, shared = np.array([self.warmup_steps], np.int64), self.shared(gradients)
+        arrays = [steps, *shared.values()]
+        if process_set.rank() > 0:
+            for array in arrays:
+                array[...] = 0
+        mean(arrays, f"{name}.agreed", process_set, ReduceOp.SUM)
+        self.warmup_steps = int(steps[0])
+        self.share(shared)
+        self._has_agreed = True
+
+    def shared(self, gradients: Arrays) -> Arrays:
+        """Copies of what all ranks must have alike beside `warmup_steps`; the same names on every rank."""
+        return {}
+
+    def share(self, shared: Arrays) -> None:
+        """Take over what `shared` gave on the first rank."""
 
     def average(self, gradients: Arrays, name: str, process_set: ProcessSet) -> None:
         """Replace gradients by what stands for their average, the same bits on every rank.
@@ -113,10 +179,29 @@ def are_finite(averages: Iterable[Array]) -> bool:
         return all(np.isfinite(average.sum()) for average in averages)
 
 
-def mean(arrays: list[Array], name: str, process_set: ProcessSet, op: ReduceOp = ReduceOp.AVERAGE) -> None:
+def mean(
+    arrays: list[Array], name: str, process_set: ProcessSet, op: ReduceOp = ReduceOp.AVERAGE, compression: int = 0
+) -> None:
     """Average arrays in place, by one operation."""
-    sources = tuple(arrays)
-    collectives.allreduce(sources, sources, name, op=op, process_set=process_set, blocking=True)
+    sources = tuple(array if array.dtype.kind != "V" else as_buffer(array, writable=True) for array in arrays)
+    collectives.allreduce(
+        sources, sources, name, op=op, process_set=process_set, blocking=True, compression=compression
+    )
+
+
+def check_exchange_options(
+    exchange: Exchange, op: ReduceOp, groups: object = None, gradient_predivide_factor: float = 1.0
+) -> None:
+    """What every trainer asks of its arguments when an `Exchange` is one of them.
+
+    Raises:
+        InvalidArgument: They say how gradients are summed, which the exchange decides.
+    """
+    if op is not ReduceOp.AVERAGE or groups is not None or gradient_predivide_factor != 1.0:
+        raise InvalidArgument(
+            f"{type(exchange).__name__} averages all gradients together; leave out op, groups and "
+            "gradient_predivide_factor"
+        )
 
 
 def gathered(arrays: list[Array], name: str, process_set: ProcessSet) -> list[Array]:

@@ -60,7 +60,7 @@ class PowerSGD(Exchange):
         errors = {each: self.errors[each].reshape(matrix.shape) for each, matrix in matrices.items()}
         ps = {each: np.empty((self._narrow(matrix), len(matrix)), matrix.dtype) for each, matrix in matrices.items()}
         for each, matrix in matrices.items():
-            query = np.ascontiguousarray(self._query(each, matrix).T)
+            query = np.ascontiguousarray(np.linalg.qr(self._query(each, matrix))[0].T)
             for rows, whole in _sums(matrix, errors[each]):
                 ps[each][:, rows] = query @ whole.T
         mean(list(ps.values()), f"{name}.p", process_set, ReduceOp.SUM)
@@ -91,7 +91,16 @@ class PowerSGD(Exchange):
         if name not in self.queries:
             random = np.random.default_rng(zlib.crc32(name.encode()))  # the same on every rank
             self.queries[name] = random.standard_normal((matrix.shape[1], self._narrow(matrix))).astype(matrix.dtype)
-        return np.linalg.qr(self.queries[name])[0]
+        return self.queries[name]
+
+    def shared(self, gradients: Arrays) -> Arrays:  # noqa: D102
+        import numpy as np
+
+        matrices = {each: one.reshape(one.shape[0], -1) for each, one in gradients.items() if self.shrinks(one)}
+        return {each: np.array(self._query(each, matrix), order="C") for each, matrix in matrices.items()}
+
+    def share(self, shared: Arrays) -> None:  # noqa: D102
+        self.queries = dict(shared)
 
     def state_dict(self) -> dict[str, Any]:  # noqa: D102
         return {**super().state_dict(), "queries": {each: query.copy() for each, query in self.queries.items()}}

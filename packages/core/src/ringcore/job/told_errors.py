@@ -8,8 +8,8 @@ from ringcore import _errors
 from ringcore._errors import MembershipChangedError, RingcoreError
 from ringcore.job.members import take_note
 
-# The name of an exception and its text, up to what TensorFlow puts behind it.
-_TOLD = re.compile(r"\b(\w+): (.*?)(?:\n\t ?\[\[|\s*\[Op:|\Z)", re.DOTALL)
+# The name of an exception and its text, up to what TensorFlow puts behind it; of one of Python that is its traceback.
+_TOLD = re.compile(r"\b(\w+): (.*?)(?:\n\t ?\[\[|\s*\[Op:|\nTraceback \(most recent|\Z)", re.DOTALL)
 
 
 def as_ringcore_error(error: Exception) -> RingcoreError | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 import ringcore_keras
-from ringcore import InvalidArgument
+from ringcore import InvalidArgument, adapter
 from ringcore.adapter import ReduceOp
 from ringcore_keras import Average, Compression
 
@@ -117,10 +117,12 @@ def number_of(groups: Any, num_groups: int) -> int | None:
     return wanted or None
 
 
-def name_of(compression: Any) -> str:
+def name_of(compression: Any) -> str | adapter.Exchange:
     """Of Keras' Compression, or of TensorFlow's, whose members are classes."""
-    if isinstance(compression, str):
+    if isinstance(compression, str | adapter.Exchange):
         return compression
+    if code := getattr(compression, "quantised", 0):
+        return next(name for name, each in adapter.QUANTISED.items() if each == code)
     wire = getattr(compression, "wire_dtype", None)
     return {"float16": "fp16", "bfloat16": "bf16"}.get(getattr(wire, "name", ""), "none")
 

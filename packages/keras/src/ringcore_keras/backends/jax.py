@@ -7,16 +7,23 @@ from typing import Any
 
 import jax.numpy as jnp
 from ringcore import Average, Min, Sum
-from ringcore.adapter import ProcessSet
+from ringcore.adapter import Exchange, ProcessSet
 from ringcore_jax import Compression, allreduce, allreduce_gradients
 from ringcore_jax import allgather as gathered
 from ringcore_jax import reducescatter as scattered
+from ringcore_jax.exchanging import Exchanging
 
 from ringcore_keras.options import Options
 
 
 def reduce_gradients(gradients: Sequence[Any], names: Sequence[str], options: Options) -> list[Any]:
     """The gradients of all ranks."""
+    if isinstance(options.compression, Exchange):
+        exchanging = Exchanging(
+            options.compression, f"{options.name}.exchange", options.process_set, "DistributedOptimizer",
+            options.arguments,
+        )  # fmt: skip
+        return exchanging.average(names, gradients)
     title = names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}"
     reduced: list[Any] = allreduce_gradients(
         list(gradients), op=options.op, name=f"{options.name}.{title}",

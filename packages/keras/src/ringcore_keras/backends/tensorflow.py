@@ -21,8 +21,10 @@ __all__ = ["all_true", "allgather", "allreduce_sum", "divided", "reduce_gradient
 
 def reduce_gradients(gradients: Sequence[Any], names: Sequence[str], options: Options) -> list[Any]:
     """The gradients of all ranks."""
+    chosen = options.compression
     reduction = Reduction(
-        name=options.name, op=options.op, compression=getattr(Compression, options.compression),
+        name=options.name, op=options.op,
+        compression=getattr(Compression, chosen) if isinstance(chosen, str) else chosen,
         gradient_predivide_factor=options.gradient_predivide_factor, groups=options.groups,
         sparse_as_dense=options.sparse_as_dense, process_set=options.process_set,
     )  # fmt: skip

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from ringcore import Average, Min, Sum
-from ringcore.adapter import ProcessSet, is_elastic, reduce_compressed, tell_untuned
+from ringcore import Average, InvalidArgument, Min, Sum
+from ringcore.adapter import Exchange, ProcessSet, is_elastic, reduce_compressed, tell_untuned
 from ringcore_torch import Compression, allreduce, grouped_allreduce, grouped_allreduce_
 from ringcore_torch import allgather as gathered
 from ringcore_torch import reducescatter as scattered
@@ -26,11 +26,27 @@ def reduce_gradients(gradients: Sequence[Any], names: Sequence[str], options: Op
         prescale_factor=1.0 / options.gradient_predivide_factor, postscale_factor=options.gradient_predivide_factor,
         process_set=options.process_set,
     )  # fmt: skip
+    if isinstance(options.compression, Exchange):
+        return _exchanged(options.compression, gradients, names, options)
     compression = getattr(Compression, options.compression)
     with torch.no_grad():
         if compression.quantised:
             return grouped_allreduce(gradients, compression=compression, **reduce.keywords)
         return reduce_compressed(compression, gradients, reduce)
+
+
+def _exchanged(exchange: Exchange, gradients: Sequence[Any], names: Sequence[str], options: Options) -> list[Any]:
+    """What stands for their averages, where they lie."""
+    held = [gradient.detach().contiguous() for gradient in gradients]
+    if on_gpu := [name for name, gradient in zip(names, held, strict=True) if not gradient.is_cpu]:
+        raise InvalidArgument(
+            f"the gradient of '{on_gpu[0]}' lies on a GPU, and {type(exchange).__name__} works in host memory; use "
+            "Compression.fp16 or bf16 there"
+        )
+    arrays = {name: gradient.numpy() for name, gradient in zip(names, held, strict=True)}
+    name = f"{options.name}.exchange"
+    exchange.average_of_step(arrays, name, options.process_set, who="DistributedOptimizer", arguments=options.arguments)
+    return held
 
 
 def divided(gradient: Any, divisor: float) -> Any:

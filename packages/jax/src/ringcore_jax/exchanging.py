@@ -1,0 +1,150 @@
+"""Gradients that an `adapter.Exchange` averages: one of those that send very little of them.
+
+It works in Python, on memory of the host. Of arrays it is called at once; in a compiled program for the CPU by a call
+of the program, which waits for the other ranks, behind the call before it and before the one behind it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+from ringcore import InvalidArgument, adapter
+from ringcore.adapter import Exchange, ProcessSet
+
+from ringcore_jax._calls import LIBRARY, lower_behind_the_last
+from ringcore_jax._host import HostArrays
+
+_TARGET = "ringcore_exchange"
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchanging:
+    """What averages the gradients of one trainer.
+
+    Attributes:
+        exchange: Does it.
+        name: Identifies the operations on all ranks.
+        process_set: The ranks that train together.
+        who: Trains, in the words of the user.
+        arguments: That it was made with, by name.
+    """
+
+    exchange: Exchange
+    name: str
+    process_set: ProcessSet
+    who: str
+    arguments: Mapping[str, object]
+
+    def average(self, names: Sequence[str], leaves: Sequence[Any]) -> list[Any]:
+        """The averages of gradients, whose names are the same on every rank."""
+        if not leaves or (self.process_set.size() == 1 and not adapter.is_elastic()):
+            return list(leaves)
+        if not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            arrays = [np.array(HostArrays().contiguous(leaf)) for leaf in leaves]
+            self.average_in_place(names, arrays)
+            adapter.followed()  # the step is that of these ranks
+            return [jnp.asarray(array) for array in arrays]
+        program = _InProgram(self, names, [leaf.shape for leaf in leaves], [np.dtype(leaf.dtype) for leaf in leaves])
+        _in_programs.append(program)  # compiled programs outlive whoever made them
+        averages: list[Any] = _exchange_p.bind(*leaves, number=len(_in_programs) - 1)
+        return averages
+
+    def average_in_place(self, names: Sequence[str], arrays: Sequence[Any]) -> None:
+        """Of arrays of numpy."""
+        gradients = dict(zip(names, arrays, strict=True))
+        self.exchange.average_of_step(gradients, self.name, self.process_set, who=self.who, arguments=self.arguments)
+
+
+# ---- In compiled programs ----
+
+
+@dataclasses.dataclass(frozen=True)
+class _InProgram:
+    exchanging: Exchanging
+    names: Sequence[str]
+    shapes: Sequence[tuple[int, ...]]
+    dtypes: Sequence[np.dtype[Any]]
+
+    def average(self, addresses: Sequence[int]) -> None:
+        """What lies there."""
+        arrays = []
+        for address, shape, dtype in zip(addresses, self.shapes, self.dtypes, strict=True):
+            nbytes = math.prod(shape) * dtype.itemsize
+            memory = (ctypes.c_char * nbytes).from_address(address) if nbytes > 0 else bytearray()
+            arrays.append(np.ndarray(shape, dtype, memoryview(memory)))
+        self.exchanging.average_in_place(self.names, arrays)
+
+
+_in_programs: list[_InProgram] = []
+
+_Exchange = ctypes.CFUNCTYPE(
+    ctypes.c_size_t, ctypes.c_int64, ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t, ctypes.c_void_p,
+    ctypes.c_size_t,
+)  # fmt: skip
+
+
+def _exchange(number: int, data: Any, count: int, message: int, capacity: int) -> int:
+    """For the library, on a thread of XLA: the length of the message that says what is wrong, or 0."""
+    try:
+        _in_programs[number].average([data[i] or 0 for i in range(count)])
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}".encode()[:capacity]
+        ctypes.memmove(message, text, len(text))
+        return len(text)
+    return 0
+
+
+_exchange_for_library = _Exchange(_exchange)  # as long as the library has it
+LIBRARY.ringcore_jax_exchange_with(_exchange_for_library)
+jax.ffi.register_ffi_target(
+    _TARGET,
+    jax.ffi.pycapsule(LIBRARY.ringcore_jax_exchange),  # type: ignore[no-untyped-call]
+    platform="cpu",
+)
+_exchange_p: Any = Primitive(_TARGET)
+_exchange_p.multiple_results = True
+_exchange_p.def_abstract_eval(lambda *gradients, **_: list(gradients))
+
+
+def _lower(context: Any, *operands: Any, number: int) -> Any:
+    aliases = {i: i for i in range(len(operands))}
+    lower = jax.ffi.ffi_lowering(_TARGET, has_side_effect=True, operand_output_aliases=aliases)
+    return lower_behind_the_last(lower, context, operands, number=np.int64(number))
+
+
+def _refused(number: int, why: str) -> InvalidArgument:
+    kind = type(_in_programs[number].exchanging.exchange).__name__
+    return InvalidArgument(f"{kind} {why}")
+
+
+def _refuse_platform(context: Any, *_: Any, number: int) -> NoReturn:
+    platforms = ", ".join(context.module_context.platforms)
+    raise _refused(
+        number,
+        f"works in host memory, and was called in a program for {platforms}; use Compression.fp16 or bf16 there, or "
+        "set JAX_PLATFORMS=cpu",
+    )
+
+
+mlir.register_lowering(_exchange_p, _refuse_platform, cacheable=False)
+mlir.register_lowering(_exchange_p, _lower, platform="cpu", cacheable=False)
+
+
+def _refuse_transform(*_: Any, number: int) -> NoReturn:
+    raise _refused(
+        number,
+        "averages the gradients of a step, which is done outside of grad and vmap; use Compression.int8 or int4 inside",
+    )
+
+
+ad.primitive_jvps[_exchange_p] = _refuse_transform
+batching.primitive_batchers[_exchange_p] = _refuse_transform
