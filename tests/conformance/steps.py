@@ -178,7 +178,7 @@ def keras_fit() -> tuple[Step, Weights]:
 
 # What each needs, and in which moments ranks are lost: the forms of a framework share them.
 TRAINS: dict[str, tuple[Callable[[], tuple[Step, Weights]], tuple[str, ...], tuple[str, ...]]] = {
-    "torch": (torch, ("ringcore_torch", "torch"), ("backward", "commit")),
+    "torch": (torch, ("ringcore_torch", "torch"), ("backward", "collective", "step", "commit")),
     "tensorflow": (tensorflow, ("ringcore_tensorflow", "tensorflow"), ("backward", "commit")),
     "tensorflow_function": (
         tensorflow_function, ("ringcore_tensorflow", "tensorflow"), ("collective", "step")
@@ -186,5 +186,5 @@ TRAINS: dict[str, tuple[Callable[[], tuple[Step, Weights]], tuple[str, ...], tup
     "jax": (jax, ("ringcore_jax",), ("backward", "commit")),
     "jax_compiled": (jax_compiled, ("ringcore_jax", "optax"), ("collective", "step")),
     "mxnet": (mxnet, ("ringcore_mxnet", "mxnet"), ("backward", "collective", "step", "commit")),
-    "keras_fit": (keras_fit, ("ringcore_keras", "keras"), ("collective", "step")),
+    "keras_fit": (keras_fit, ("ringcore_keras", "keras"), ("backward", "collective", "step", "commit")),
 }  # fmt: skip
