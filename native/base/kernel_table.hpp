@@ -27,9 +27,13 @@ struct QuantiseKernels {
   void (*add)(const std::byte* from, std::size_t count, std::byte* values, double scale);
 };
 
+using NarrowProductKernel = void (*)(const std::byte* left, std::size_t left_columns, const std::byte* right,
+                                     std::size_t rank, std::size_t rows, std::size_t columns, std::byte* to);
+
 struct KernelTable {
   ElementKernels by_dtype[kDTypeCount];
   QuantiseKernels quantise[kCompressionCount - 1][2];  // by compression but none; of float32 and of float64
+  NarrowProductKernel narrow_product[2];  // of float32 and of float64
 };
 
 namespace baseline {

@@ -63,6 +63,16 @@ def round_to_quantised(array: object, compression: int) -> None:
     Makes of the values, in place, what a rank gets that they are sent to with this compression.
     """
 
+def orthonormalise(matrix: object) -> None:
+    """
+    Makes the rows of a matrix orthonormal, in place, with the same bits on every processor.
+    """
+
+def multiply_narrow(left: object, right: object, begin: int, target: object) -> None:
+    """
+    target[i, j] = sum of left[k, begin + i] * right[k, j] over k, with the same bits on every processor.
+    """
+
 class HostMemory:
     """The memory that this rank shares with the other ranks of its host."""
 

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ringcore import _native
 from ringcore._errors import InvalidArgument
 from ringcore.adapter.collectives import ReduceOp
 from ringcore.adapter.exchange import Exchange, are_finite, mean
@@ -60,13 +61,14 @@ class PowerSGD(Exchange):
         errors = {each: self.errors[each].reshape(matrix.shape) for each, matrix in matrices.items()}
         ps = {each: np.empty((self._narrow(matrix), len(matrix)), matrix.dtype) for each, matrix in matrices.items()}
         for each, matrix in matrices.items():
-            query = np.ascontiguousarray(np.linalg.qr(self._query(each, matrix))[0].T)
+            query = np.array(self._query(each, matrix).T, order="C")
+            _native.orthonormalise(query)
             for rows, whole in _sums(matrix, errors[each]):
                 ps[each][:, rows] = query @ whole.T
         mean(list(ps.values()), f"{name}.p", process_set, ReduceOp.SUM)
         queries = {each: np.zeros((len(p), matrices[each].shape[1]), p.dtype) for each, p in ps.items()}
         for each, matrix in matrices.items():
-            ps[each] = np.ascontiguousarray(np.linalg.qr(ps[each].T)[0].T)
+            _native.orthonormalise(ps[each])
             for rows, whole in _sums(matrix, errors[each]):
                 queries[each] += ps[each][:, rows] @ whole
         mean(list(queries.values()), f"{name}.q", process_set)
@@ -76,7 +78,7 @@ class PowerSGD(Exchange):
                 lost = errors[each][rows]
                 if keeps and is_finite:
                     lost += matrix[rows]
-                np.matmul(ps[each][:, rows].T, queries[each], out=matrix[rows])
+                _native.multiply_narrow(ps[each], queries[each], rows.start, matrix[rows])
                 if keeps and is_finite:
                     lost -= matrix[rows]
         if is_finite:
