@@ -243,6 +243,51 @@ def test_steps_that_are_combined_by_adasum() -> None:
         )
 
 
+@on(TWO)
+def test_adasum_refuses_what_it_would_leave_undone() -> None:
+    def wrap(**options: Any) -> Any:
+        model = torch.nn.Linear(2, 1, bias=False)
+        return ring.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.5), model.named_parameters(), op=ring.Adasum, **options
+        )
+
+    for name in ("int8", "int4"):
+        with pytest.raises(
+            ringcore.InvalidArgument, match=rf"combines steps whole, and {name}.*fp16 or bf16"
+        ):
+            wrap(compression=name)
+    with pytest.raises(ringcore.InvalidArgument, match="keeps nothing of what bf16 loses; leave out error_feedback"):
+        wrap(compression="bf16", error_feedback=True)
+
+
+class OnAGPU(torch.nn.Parameter):
+    """Says that it lies on a GPU, where there is none."""
+
+    says = torch.device("cuda", 0)
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return self.says
+
+
+@on(TWO)
+def test_adasum_refuses_parameters_on_a_gpu_before_it_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = OnAGPU(torch.ones(2))
+
+    def wrap() -> Any:
+        return ring.DistributedOptimizer(torch.optim.SGD([weight], lr=0.5), [("weight", weight)], op=ring.Adasum)
+
+    with pytest.raises(ringcore.InvalidArgument, match=r"'weight' lies on cuda:0, and op=Adasum .*host memory"):
+        wrap()
+    monkeypatch.setattr(OnAGPU, "says", torch.device("cpu"))
+    optimizer = wrap()
+    weight.grad = torch.ones(2)
+    monkeypatch.setattr(OnAGPU, "says", torch.device("cuda", 0))  # it has moved since
+    with pytest.raises(ringcore.InvalidArgument, match="'weight' lies on cuda:0"):
+        optimizer.step()
+    assert weight.tolist() == [1.0, 1.0]
+
+
 @on(TWO, TWO_ON_GPUS)
 @pytest.mark.parametrize("name", ["none", "fp16", "bf16"])
 def test_ranks_stay_equal_with_compressed_gradients(name: str, equal_on_all_ranks: Callable[..., bool]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -34,6 +34,7 @@ class AdasumOptimizer(torch.optim.Optimizer):
     @optimizer_step()
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Step, then combine the steps of all ranks."""
+        check_devices(self._named)  # the model may have moved since
         # Once; who joins an elastic job would be alone with it.
         if self._compares_arguments and self._process_set.size() > 1 and not is_elastic():
             name = f"{self._prefix}.arguments"
@@ -63,6 +64,20 @@ class AdasumOptimizer(torch.optim.Optimizer):
         yield
 
 
+def check_devices(named: Iterable[tuple[str, torch.Tensor]]) -> None:
+    """Refuse parameters whose steps cannot be combined, before one is made.
+
+    Raises:
+        InvalidArgument: A parameter on a GPU.
+    """
+    for name, parameter in named:
+        if parameter.device.type == "cuda":
+            raise InvalidArgument(
+                f"'{name}' lies on {parameter.device}, and op=Adasum combines steps in host memory; use op=Average, or "
+                "keep the model on the CPU"
+            )
+
+
 def wrap(
     optimizer: torch.optim.Optimizer,
     named: list[tuple[str, torch.Tensor]],
@@ -72,6 +87,7 @@ def wrap(
 ) -> Any:
     """The optimizer as an instance of a subclass of its own class."""
     check_dtypes(named)
+    check_devices(named)
     wrapped = with_methods(optimizer, AdasumOptimizer)
     wrapped._named = named
     wrapped._prefix = name_or_next(None, "gradients", process_set)

@@ -182,6 +182,17 @@ def _check_on_lost_rank(on_lost_rank: str, op: ReduceOp, compression: type[Compr
         )
 
 
+def _check_adasum_compression(compression: type[Compressor], *, error_feedback: bool) -> None:
+    """Steps are gathered as they are, or cast: what would make nothing else of them is refused."""
+    name = Compression.name_of(compression)
+    if compression.quantised:
+        raise InvalidArgument(
+            f"op=Adasum combines steps whole, and {name} is for sums; use Compression.fp16 or bf16, or op=Average"
+        )
+    if error_feedback:
+        raise InvalidArgument(f"op=Adasum keeps nothing of what {name} loses; leave out error_feedback, or op=Adasum")
+
+
 def DistributedOptimizer(  # noqa: N802 - the field's name for it
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
@@ -222,7 +233,8 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
         broadcast: Give all ranks the parameters and the optimizer's state of the first rank now. A model's buffers,
             such as running statistics, need `broadcast_parameters`.
         error_feedback: With a compression: keep what is lost of each gradient of this rank, and add it to the next one.
-            `state_dict` has it as "errors": it is this rank's own.
+            `state_dict` has it as "errors": it is this rank's own. `powersgd`, `topk` and `onebit` always do, and have
+            it as "compression". Not with `op=Adasum`.
         on_lost_rank: In an elastic job: "retry" does the step that is under way again with the ranks that are left, and
             needs memory for the gradients twice; with "skip" all of them leave it out, `step` changes nothing, and
             `ElasticSampler.batches` deals its samples out again. On GPUs "retry" raises `MembershipChangedError`, and
@@ -237,7 +249,8 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     Raises:
         InvalidArgument: Parameters without a name or of a dtype that has no average, parameters in `groups` that the
             optimizer does not have, an `op` that is neither `Average` nor `Sum`, an `overlap` that is none,
-            `error_feedback` without a compression.
+            `error_feedback` without a compression; with `op=Adasum` parameters on a GPU, `int8`, `int4` or
+            `error_feedback`.
     """
     if isinstance(optimizer, _DistributedOptimizer | adasum.AdasumOptimizer):
         raise InvalidArgument("the optimizer is a DistributedOptimizer already; wrap it once")
@@ -278,6 +291,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
                 "op=Adasum combines steps, not gradients: it takes no backward_passes_per_step, groups or "
                 "gradient_predivide_factor; step() as often as gradients are to be combined"
             )
+        _check_adasum_compression(compressor, error_feedback=error_feedback)
         return adasum.wrap(optimizer, named, process_set, compressor, arguments)
     keep_freed_memory(named)
     wrapped = with_methods(optimizer, _DistributedOptimizer)
