@@ -137,6 +137,31 @@ def quantised_sums_are_near_and_the_same_bits(adapter: Adapter, checks: Checks) 
 
 
 @case
+def values_are_rounded_to_16_bits_once_on_each_rank(adapter: Adapter, checks: Checks) -> None:
+    collectives, size = adapter.collectives, ringcore.size()
+    for kind, bits in (("fp16", 11), ("bf16", 8)):
+        # Of those in the middle between two either will do.
+        ulp = 2.0 ** (1 - bits)
+        wide = np.array([1 + 0.75 * ulp, 1 + 0.51 * ulp, 1 + 0.49 * ulp, 1 + 0.5 * ulp, -1 - 0.75 * ulp, 0.0, np.inf])
+        rounded = np.array([1 + ulp, 1 + ulp, 1.0, np.nan, -1 - ulp, 0.0, np.inf])
+        for dtype in ("float32", "float64"):
+            options = {"op": OPS["average"], "compression": kind}
+            got = adapter.array(collectives.allreduce(adapter.tensor(wide.astype(dtype)), **options))
+            integers = np.arange(5, dtype=np.int32)
+            options["op"] = OPS["max"]
+            both = collectives.grouped_allreduce(
+                [adapter.tensor(wide.astype(dtype)), adapter.tensor(integers)], **options
+            )
+            for what, each in (("alone", got), ("one of two", adapter.array(both[0]))):
+                checks.equal(f"{dtype} by {kind}, {what}", each, each)  # the digest compares the ranks
+                checks.that(f"{dtype} by {kind}, {what}: {each.dtype}", each.dtype == dtype and each.shape == (7,))
+                tie = each[3] in (1.0, 1 + ulp)
+                others = np.delete(each == rounded, 3).all()
+                checks.that(f"{dtype} by {kind} of {size} ranks, {what}: {each}", bool(tie and others))
+            checks.equal(f"integers beside {kind}", adapter.array(both[1]), integers)
+
+
+@case
 def a_repeated_sequence(adapter: Adapter, checks: Checks) -> None:
     """The same names over and over, as a training loop has them, with other values each time."""
     collectives = adapter.collectives

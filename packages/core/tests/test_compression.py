@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
+import ringcore
 from ringcore import InvalidArgument, adapter
 from ringcore.adapter import sparsified
 
@@ -100,6 +103,65 @@ def test_a_copy_of_an_exchange_has_its_memory_and_compares_for_itself() -> None:
     assert copied.errors["weight"].tolist() == [1, 1, 1]
     assert copied.rank == 2
     assert not copied._compared
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_numpys_bfloat16_is_that_of_ml_dtypes(dtype: str) -> None:
+    generator = np.random.default_rng(1)
+    bits = generator.integers(0, 2**32, 100_000, np.uint32)  # of all kinds, also infinities and what is no number
+    halfway = (np.arange(2**16, dtype=np.uint32) << 16) | 0x8000
+    values = np.concatenate([bits, halfway, halfway - 1, halfway + 1, halfway & 0xFFFF0000]).view(np.float32)
+    with np.errstate(invalid="ignore"):
+        values = values.astype(dtype)
+        expected = values.astype(ml_dtypes.bfloat16).astype(dtype)
+    sent, kept = ringcore.Compression.bf16.compress(values)
+    assert sent.dtype == np.uint16
+    got = ringcore.Compression.bf16.decompress(sent, kept)
+    assert got.dtype == dtype
+    np.testing.assert_array_equal(got, expected)  # not a number is equal to not a number
+    assert np.array_equal(np.signbit(got), np.signbit(expected))
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A job of one rank."""
+    ringcore.init()
+    yield
+    ringcore.shutdown()
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("kind", ["fp16", "bf16"])
+def test_what_was_cast_goes_where_the_caller_says(kind: str) -> None:
+    wide, ints = np.float32([[1.0, 2.0 + 2**-20, np.nan]]), np.arange(3, dtype=np.int32)
+    places = [np.zeros_like(wide), np.zeros_like(ints)]
+    results = ringcore.grouped_allreduce([wide, ints], op=ringcore.Sum, out=places, compression=kind)
+    assert results[0] is places[0]
+    assert results[1] is places[1]
+    np.testing.assert_array_equal(places[0], [[1.0, 2.0, np.nan]])
+    assert places[1].tolist() == [0, 1, 2]
+    shown = memoryview(bytearray(12)).cast("f")
+    assert ringcore.allreduce(wide[0], out=shown, compression=kind) is shown
+    assert shown[1] == 2.0
+    assert ringcore.allreduce(wide[:, ::2], compression=kind, op=ringcore.Adasum).tolist()[0][0] == 1.0
+    assert ringcore.allreduce(np.float64(2.0 + 2**-20), compression=kind).tolist() == 2.0
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("kind", ["fp16", "bf16"])
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        (np.zeros(3, np.float32), r"'x': the output is float32 \[3\], the input float32 \[4\]. Remedy"),
+        (np.zeros(4, np.float16), r"'x': the output is float16 \[4\], the input float32 \[4\]. Remedy"),
+        (b"0123456789abcdef", "'x': out: builtins.bytes is read-only"),
+    ],
+)
+def test_a_place_that_what_was_cast_does_not_fit_is_refused(kind: str, place: Any, words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        ringcore.allreduce(np.ones(4, np.float32), out=place, name="x", compression=kind)
+    with pytest.raises(InvalidArgument, match="there are 2 arrays for 1 tensors"):
+        ringcore.grouped_allreduce([np.ones(4, np.float32)], out=[place] * 2, compression=kind)
 
 
 @pytest.mark.parametrize("size", [1024, 1025, 65_536, 200_001])

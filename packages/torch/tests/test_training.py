@@ -252,9 +252,7 @@ def test_adasum_refuses_what_it_would_leave_undone() -> None:
         )
 
     for name in ("int8", "int4"):
-        with pytest.raises(
-            ringcore.InvalidArgument, match=rf"combines steps whole, and {name}.*fp16 or bf16"
-        ):
+        with pytest.raises(ringcore.InvalidArgument, match=rf"combines steps whole, and {name}.*fp16 or bf16"):
             wrap(compression=name)
     with pytest.raises(ringcore.InvalidArgument, match="keeps nothing of what bf16 loses; leave out error_feedback"):
         wrap(compression="bf16", error_feedback=True)

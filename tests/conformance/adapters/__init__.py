@@ -43,24 +43,26 @@ _OUTPUTS = {"results_go_where_the_caller_says"}
 _WITHOUT_OUTPUTS = (
     "jax", "jax_jit", "tensorflow", "tensorflow_function", "torch_leaf", "torch_gpu", *GPUS,
 )  # fmt: skip
-# What lies on a GPU is sent as it is.
+# What lies on a GPU is sent as it is, but for PyTorch's tensors, which are cast there.
 _QUANTISED = {"quantised_sums_are_near_and_the_same_bits"}
+_CAST = {"values_are_rounded_to_16_bits_once_on_each_rank"}
 # Programs have the same results on all ranks, and say so of these; what has no programs has nothing to refuse.
 _FOR_ONE = {"reduce", "gather"}
 _IN_PROGRAMS = {"programs_refuse_what_one_rank_alone_gets"}
 _LACKS: dict[str, set[str]] = {
     **dict.fromkeys(_WITHOUT_OUTPUTS, _OUTPUTS),
     "tensorflow_function": _OUTPUTS | _FOR_ONE,
-    **dict.fromkeys(("torch_gpu", *GPUS), _OUTPUTS | _QUANTISED),
+    **dict.fromkeys(GPUS, _OUTPUTS | _QUANTISED | _CAST),
+    "torch_gpu": _OUTPUTS | _QUANTISED,
     # It has no program that would have a name to tell.
     "jax_jit": {"what_one_rank_refuses_is_told_to_all", "scatter", *_OUTPUTS, *_FOR_ONE},
     # Averages of integers are cut there, as in gloo.
     **{
-        name: {"join", "join_in_a_process_set", "what_one_rank_refuses_is_told_to_all", *_OUTPUTS, *_QUANTISED}
+        name: {"join", "join_in_a_process_set", "what_one_rank_refuses_is_told_to_all", *_OUTPUTS, *_QUANTISED, *_CAST}
         for name in ("torch_distributed", "torch_distributed_gpu")
     },
     # But on each GPU, and then by NCCL.
-    "gpu_pairs": {"sums_of_16_bits_are_rounded_once", *_OUTPUTS, *_QUANTISED},
+    "gpu_pairs": {"sums_of_16_bits_are_rounded_once", *_OUTPUTS, *_QUANTISED, *_CAST},
 }
 LACKS = {
     name: _LACKS.get(name, set()) | (set() if name in ("jax_jit", "tensorflow_function") else _IN_PROGRAMS)

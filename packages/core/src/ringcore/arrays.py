@@ -12,6 +12,7 @@ from ringcore._native import Buffer, Handle, UnsupportedArray
 from ringcore.adapter import buffer
 from ringcore.adapter.collectives import ReduceOp, allocate
 from ringcore.adapter.compression import QUANTISED, Choices, Compressor
+from ringcore.adapter.narrowed import BFloat16, Float16, Whole, reduce_narrowed
 from ringcore.adapter.starts import alone, first
 from ringcore.adapter.verbs import Verbs
 from ringcore.job.process_sets import ProcessSet, global_process_set
@@ -91,33 +92,25 @@ def empty(shape: int | tuple[int, ...], dtype: Any = "float32") -> Any:
     return np.frombuffer(memory.view(), kind, count).reshape(extents)
 
 
-class _Whole(Compressor[Any]):
-    """Arrays as they are."""
-
-    wide_dtypes = ("float32", "float64")
-
-    @staticmethod
-    def dtype_of(tensor: Any) -> str:
-        """The name that numpy gives it."""
-        return str(getattr(tensor, "dtype", None))
-
-
-class _Int8(_Whole):
+class _Int8(Whole):
     quantised = QUANTISED["int8"]
 
 
-class _Int4(_Whole):
+class _Int4(Whole):
     quantised = QUANTISED["int4"]
 
 
 class Compression(Choices):
-    """What `compression=` takes: how float32 and float64 may be sent between hosts.
+    """What `compression=` takes: what float32 and float64 are sent as.
 
-    `none`; `int8`, `int4`: integers in blocks of 128 with a scale each, in a quarter or an eighth of float32's bytes.
-    Their names will do, too.
+    `none`; `fp16`: 11 bits of precision, values up to 65504; `bf16`: 8 bits, and float32's range; `int8`, `int4`:
+    between hosts, integers in blocks of 128 with a scale each, in a quarter or an eighth of float32's bytes. Their
+    names will do, too. On GPUs all are sent as they are.
     """
 
-    none = _Whole
+    none = Whole
+    fp16 = Float16
+    bf16 = BFloat16
     int8 = _Int8
     int4 = _Int4
 
@@ -136,8 +129,15 @@ def allreduce(
     out: Any = None,
     compression: type[Compressor[Any]] | str = Compression.none,
 ) -> Any:
-    """`Verbs.allreduce`, of which less may be sent: `Compression.int8`, `Compression.int4`."""
-    code = Compression.chosen(compression).code_for(tensor)
+    """`Verbs.allreduce`, of which less may be sent: see `Compression`."""
+    compressor = Compression.chosen(compression)
+    if _narrows(compressor, tensor):
+        (result,) = reduce_narrowed(
+            _verbs.start_allreduce, compressor, (tensor,), name, kind="allreduce", op=op,
+            prescale_factor=prescale_factor, postscale_factor=postscale_factor, process_set=process_set, out=alone(out),
+        )  # fmt: skip
+        return result
+    code = compressor.code_for(tensor)
     if code == QUANTISED["none"]:
         return _verbs.allreduce(
             tensor, op=op, name=name, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
@@ -163,12 +163,25 @@ def grouped_allreduce(
     """`allreduce` of several arrays that are released together: all of them run, or none."""
     if not tensors:
         return []
+    compressor = Compression.chosen(compression)
+    if _narrows(compressor, *tensors):
+        return reduce_narrowed(
+            _verbs.start_allreduce, compressor, tuple(tensors), name, kind="grouped_allreduce", op=op,
+            prescale_factor=prescale_factor, postscale_factor=postscale_factor, process_set=process_set, out=out,
+        )  # fmt: skip
     results: list[Any] = _verbs.start_allreduce(
         tuple(tensors), name, kind="grouped_allreduce", op=op, prescale_factor=prescale_factor,
         postscale_factor=postscale_factor, process_set=process_set, out=out,
-        compression=Compression.chosen(compression).code_for(*tensors),
+        compression=compressor.code_for(*tensors),
     ).synchronize()  # fmt: skip
     return results
+
+
+def _narrows(compression: type[Compressor[Any]], *tensors: Any) -> bool:
+    """Whether any of the arrays is cast. Without it the engine looks at them itself, which is quicker."""
+    if compression.wire_dtype is None:
+        return False
+    return any(compression.dtype_of(tensor) in compression.wide_dtypes for tensor in tensors)
 
 
 allreduce_ = _verbs.allreduce_
