@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import ringcore
@@ -232,6 +233,38 @@ def test_joins_adasum_priorities_and_a_fork_while_operations_are_under_way() -> 
     assert sum(len(ring.allreduce(batch)) for batch in data) == 40
     for array in under_way:
         assert distance(array, np.full(10000, n)) == 0.0
+
+
+@on(TWO, NAIVE)
+def test_bfloat16_is_rounded_to_the_nearest_value() -> None:
+    generator = np.random.default_rng(1)
+    halfway = (np.arange(2**16, dtype=np.uint32) << 16) | 0x8000
+    bits = np.concatenate([generator.integers(0, 2**32, 50_000, np.uint32), halfway, halfway - 1, halfway + 1])
+    values = bits.view(np.float32)
+    for own in (mx.nd.array(values)[3:-3], mx.np.array(values)[3:-3], mx.nd.array(values, dtype="float64")[3:-3]):
+        sent, dtype = ring.Compression.bf16.compress(own)
+        assert dtype == own.dtype
+        assert sent.shape == own.shape
+        with np.errstate(invalid="ignore"):
+            expected = values[3:-3].astype(ml_dtypes.bfloat16).astype(np.float32)
+        np.testing.assert_array_equal(sent.astype("float32").asnumpy(), expected)
+    for shape in ((), (0, 2)):
+        with mx.util.np_shape(True):
+            own = mx.np.ones(shape)
+        sent, _ = ring.Compression.bf16.compress(own)
+        assert sent.shape == shape
+
+
+@on(TWO)
+def test_adasum_refuses_what_it_would_leave_undone() -> None:
+    array = mx.nd.ones((3,))
+    for kind in ("int8", "int4", "bf16"):
+        for reduce in (ring.allreduce, ring.allreduce_):
+            with pytest.raises(ringcore.InvalidArgument, match=rf"op=Adasum .* {kind}.*Compression\.fp16"):
+                reduce(array, op=ring.Adasum, compression=kind)
+    assert distance(ring.allreduce(array, op=ring.Adasum, compression="fp16"), np.ones(3)) < 1e-3
+    for kind in ("fp16", "bf16"):
+        assert distance(ring.allreduce_(mx.nd.full((3,), 1 + 2**-12), compression=kind), np.ones(3)) == 0.0
 
 
 def test_a_killed_rank_is_told_to_whoever_waits_and_all_starts_anew(tmp_path: Path) -> None:

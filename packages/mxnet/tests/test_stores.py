@@ -97,7 +97,10 @@ def test_what_a_store_refuses() -> None:
     store, rows = mx.kv.create("ring"), mx.nd.sparse.zeros("row_sparse", (2, 2))
     store.init("b", mx.nd.zeros((2,)))
     for told, function in [
-        ("{'type': 'fp16'}, 'int8'", lambda: store.set_gradient_compression({"type": "2bit", "threshold": 0.5})),
+        (
+            "{'type': 'fp16'}, 'bf16', 'int8'",
+            lambda: store.set_gradient_compression({"type": "2bit", "threshold": 0.5}),
+        ),
         ("DistributedTrainer", lambda: store.row_sparse_pull("a")),
         ("DistributedTrainer", lambda: store.init("a", rows)),
         (r"call init\('a', value\)", lambda: store.pull("a", mx.nd.zeros((2,)))),

@@ -173,6 +173,11 @@ def grouped_allreduce(
     with refusing("allreduce", name, process_set):
         compressor = Compression.chosen(compression)
         check_op(op)
+        if op is ReduceOp.ADASUM and (compressor.quantised or compressor.wire_dtype not in (None, "float16")):
+            raise InvalidArgument(
+                f"op=Adasum combines arrays whole, and {Compression.name_of(compressor)} is for sums; use "
+                "Compression.fp16, or op=Average"
+            )
         for tensor in tensors:
             _check(tensor, op)
         _check_places(out, tensors, has_own_rows=False)
@@ -196,8 +201,11 @@ def grouped_allreduce(
 def _copy_back(sources: Sequence[Any], targets: Sequence[Any]) -> None:
     """Into arrays of their own dtypes, where others were sent."""
     for source, target in zip(sources, targets, strict=True):
-        if source is not target:
-            source.copyto(target)
+        if source is target:
+            continue
+        # An array of bfloat16 is one of mx.nd, whatever it was made of; this is a view.
+        is_other = isinstance(target, mx.np.ndarray) and not isinstance(source, mx.np.ndarray)
+        source.copyto(target.as_nd_ndarray() if is_other else target)
 
 
 def grouped_allreduce_(

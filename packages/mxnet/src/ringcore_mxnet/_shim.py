@@ -26,6 +26,7 @@ def _load() -> ctypes.CDLL:
         ctypes.c_double, ctypes.c_double, ctypes.c_int, ctypes.c_size_t, handles, ctypes.c_size_t, handles,
         ctypes.c_size_t, ctypes.POINTER(ctypes.c_uint64),
     ]  # fmt: skip
+    library.ringcore_mxnet_round.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     if library.ringcore_mxnet_connect(adapter.capi(), _LIB._name.encode()) != 0:
         raise ImportError(
             f"ringcore-mxnet works with MXNet 1.9.1, not with {mx.__version__}: "
@@ -72,8 +73,26 @@ def push(
         collective, key, len(key), op, root, process_set, priority, prescale, postscale, compression, len(inputs),
         _handles(inputs), len(outputs), _handles(outputs), 0 if splits is None else len(splits), rows,
     ):  # fmt: skip
-        text: str = _library.ringcore_mxnet_error().decode()
-        raise adapter.as_ringcore_error(RuntimeError(text)) or RuntimeError(text)
+        raise _refusal()
+
+
+def round_to_bfloat16(source: Any, target: Any) -> None:
+    """Give MXNet's engine a conversion to the nearest values; returns before it has begun.
+
+    Args:
+        source: Of float32.
+        target: Of bfloat16, and of the same shape.
+
+    Raises:
+        RingcoreError: It was refused.
+    """
+    if _library.ringcore_mxnet_round(source.handle, target.handle):
+        raise _refusal()
+
+
+def _refusal() -> Exception:
+    text: str = _library.ringcore_mxnet_error().decode()
+    return adapter.as_ringcore_error(RuntimeError(text)) or RuntimeError(text)
 
 
 def _let_errors_through() -> None:

@@ -117,14 +117,16 @@ class Ring(mx.kvstore.KVStoreBase):  # type: ignore[misc]
         self._refuse_rows(key)
 
     def set_gradient_compression(self, compression_params: Mapping[str, Any]) -> None:
-        """Send 16-bit floats: `{"type": "fp16"}`; between hosts integers: "int8", "int4".
+        """Send 16-bit floats: `{"type": "fp16"}`, "bf16"; between hosts integers: "int8", "int4".
 
         Raises:
             InvalidArgument: Another type.
         """
         kind = compression_params.get("type")
-        if kind not in ("none", "fp16", "int8", "int4"):
-            raise InvalidArgument(f"dist_ring compresses with {{'type': 'fp16'}}, 'int8' or 'int4', not with '{kind}'")
+        if kind not in ("none", "fp16", "bf16", "int8", "int4"):
+            raise InvalidArgument(
+                f"dist_ring compresses with {{'type': 'fp16'}}, 'bf16', 'int8' or 'int4', not with '{kind}'"
+            )
         self._compression = getattr(Compression, kind)
 
     def set_optimizer(self, optimizer: Any) -> None:
