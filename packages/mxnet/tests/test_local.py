@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import ringcore
 import ringcore_mxnet as ring
+from ringcore import adapter
 from support.on_ranks import THREE_OVER_TCP, TWO, on
 from support.values import distance, of, same_everywhere
 
@@ -104,6 +105,56 @@ def test_the_outer_optimizer_steps_by_the_average_way_and_is_kept(tmp_path: Path
                 param.set_data(mx.nd.array(anchors[place]))
         for own, other in zip(values(mine), values(alone), strict=True):
             assert distance(own, other) < ROUNDING
+
+
+@on(TWO)
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_arguments_that_differ_are_told_before_the_first_step(goes_on: bool, tmp_path: Path) -> None:
+    """Also where training goes on from a state."""
+    own = ring.rank()
+    made = net()
+    outer = mx.optimizer.SGD(learning_rate=0.5 + 0.25 * own)
+    trainers = {
+        r"LocalSGDTrainer with different arguments: every is 2 on ranks \[0\] and 3 on ranks \[1\]\. Remedy": (
+            ring.LocalSGDTrainer(made.collect_params(), "sgd", SGD, every=2 + own, check_weights=False)
+        ),
+        r"DiLoCoTrainer .*every is 4.* and 6.*; fragments is 1.* and 2.*; compression is int8 on ranks \[0\] and bf16 "
+        r"on ranks \[1\]; outer is SGD .*0\.5": ring.DiLoCoTrainer(
+            made.collect_params(), "sgd", SGD, outer=outer, every=4 + 2 * own, fragments=1 + own,
+            compression=["int8", "bf16"][own],
+        ),
+    }  # fmt: skip
+    before = values(made)
+    for number, (told, trainer) in enumerate(trainers.items()):
+        if goes_on and isinstance(trainer, ring.DiLoCoTrainer):
+            file = str(tmp_path / f"{own}.{number}.states")
+            diloco(made, 0.5, 4, fragments=1 + own).save_states(file)
+            trainer.load_states(file)
+        with pytest.raises(ringcore.MismatchError, match=told):
+            step(made, trainer, 0)
+    assert all(map(np.array_equal, before, values(made)))
+
+
+@on(TWO)
+def test_one_optimizer_of_the_same_arguments_is_the_same_on_all_ranks() -> None:
+    """What it was made with is compared, and not where it lies or what it has counted."""
+    made = net()
+    schedule = mx.lr_scheduler.FactorScheduler(step=10, factor=0.5, base_lr=0.7)
+    outer = mx.optimizer.NAG(learning_rate=0.7, momentum=0.9, lr_scheduler=schedule)
+    outer.num_update = ring.rank()
+    trainer = ring.DiLoCoTrainer(made.collect_params(), "sgd", SGD, outer=outer, every=1)
+    for number in range(3):
+        step(made, trainer, number)
+    assert alike(values(made))
+
+
+@on(TWO)
+def test_in_elastic_jobs_they_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapter, "is_elastic", lambda: True)
+    with pytest.raises(ringcore.InvalidArgument, match=r"elastic job .*LocalSGDTrainer.*DistributedTrainer"):
+        ring.LocalSGDTrainer(net().collect_params(), "sgd", SGD, every=2)
+    with pytest.raises(ringcore.InvalidArgument, match=r"elastic job .*DiLoCoTrainer.*DistributedTrainer"):
+        diloco(net(), 1.0, 2)
 
 
 @on(TWO)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import ringcore
 import ringcore_mxnet as ring
+from ringcore import adapter
 from support.on_ranks import THREE_OVER_TCP, TWO, on
 from support.values import distance, of, same_everywhere
 
@@ -120,6 +121,79 @@ def test_a_gradient_of_low_rank_is_sent_as_two_narrow_matrices() -> None:
     assert list(exchange.state_dict()) == ["errors", "warmup_steps", "queries"]
     with pytest.raises(ringcore.InvalidArgument, match=r"one after the other; use Compression\.int8"):
         ring.DistributedOptimizer(mx.optimizer.create("sgd"), compression=exchange)
+
+
+@on(TWO)
+def test_gradients_are_summed_where_that_is_asked_for() -> None:
+    own, gradients = gradients_of(layer := gluon.nn.Dense(100, in_units=200, use_bias=False))
+    ring.DistributedTrainer(layer.collect_params(), "sgd", op=ring.Sum).allreduce_grads()
+    assert distance(own.asnumpy(), np.sum(gradients, axis=0)) < 1e-4
+
+
+@on(TWO)
+def test_what_a_trainer_cannot_do_is_refused_when_it_is_made() -> None:
+    def trainer(**options: Any) -> Any:
+        layer = gluon.nn.Dense(2, in_units=3)
+        layer.initialize()
+        return ring.DistributedTrainer(layer.collect_params(), "sgd", **options)
+
+    onebit = ring.Compression.onebit()
+    refused: list[tuple[str, dict[str, Any]]] = [
+        ("op=Adasum combines the steps that ranks have made", {"op": ring.Adasum}),
+        ("op=Average or op=Sum, not MAX", {"op": ring.Max}),
+        ("predivide_factor divides an average", {"op": ring.Sum, "gradient_predivide_factor": 2.0}),
+        (
+            "OneBit averages all gradients together; leave out op",
+            {"op": ring.Sum, "compression": onebit},
+        ),
+        ("OneBit .* leave out op, groups", {"groups": 2, "compression": onebit}),
+        (
+            'OneBit begins when all .* leave out overlap="forward"',
+            {"overlap": "forward", "compression": onebit},
+        ),
+        ('always goes on with the next forward; leave overlap out, or pass "forward"', {"overlap": "backward"}),
+        ("overlap is \"forward\", or is left out, not 'sideways'", {"overlap": "sideways"}),
+    ]
+    for told, options in refused:
+        with pytest.raises(ringcore.InvalidArgument, match=told):
+            trainer(**options)
+    with pytest.raises(ringcore.InvalidArgument, match="op=Adasum combines the steps"):
+        ring.DistributedOptimizer(mx.optimizer.create("sgd"), op=ring.Adasum)
+
+
+@on(TWO)
+def test_the_next_forward_begins_while_gradients_are_on_their_way() -> None:
+    """As it is asked for, and without: a step returns before the others have come to it."""
+    own = [gluon.nn.Dense(2, in_units=3), gluon.nn.Dense(2, in_units=3)]
+    trainers = []
+    for layer, options in zip(own, ({}, {"overlap": "forward"}), strict=True):
+        layer.initialize(mx.init.One())
+        trainers.append(ring.DistributedTrainer(layer.collect_params(), "sgd", {"learning_rate": 1.0}, **options))
+    for step in range(2):  # in the first one weights are compared
+        if step == 1 and ring.rank() == 1:
+            ring.allreduce(mx.nd.ones((1,)), name="rank 0 has gone on").wait_to_read()
+        for layer, trainer in zip(own, trainers, strict=True):
+            with autograd.record():
+                loss = layer(mx.nd.ones((1, 3))).sum()
+            loss.backward()
+            trainer.step(1)
+        if step == 1 and ring.rank() == 0:
+            ring.allreduce(mx.nd.ones((1,)), name="rank 0 has gone on")
+    assert [float(layer.weight.data().asnumpy()[0, 0]) for layer in own] == [-1.0, -1.0]
+
+
+@on(TWO)
+def test_in_an_elastic_job_overlap_is_off_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(adapter, "is_elastic", lambda: True)
+    for options in ({}, {"overlap": "forward"}):
+        layer = gluon.nn.Dense(2, in_units=3)
+        layer.initialize()
+        ring.DistributedTrainer(layer.collect_params(), "sgd", **options)
+    told = [record.message for record in caplog.records if "overlap" in record.message]
+    assert len(told) == 1
+    assert 'overlap="forward" is off: in an elastic job' in told[0]
 
 
 def gradients_of(layer: Any) -> tuple[Any, list[Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from mxnet.gluon.parameter import DeferredInitializationError
-from ringcore import InvalidArgument, ProcessSet, broadcast_object
+from ringcore import ProcessSet, broadcast_object
 from ringcore.elastic import (
     ElasticSampler,
     Handler,
@@ -18,7 +18,7 @@ from ringcore.elastic import (
     run,
 )
 
-from ringcore_mxnet.local import LocalSGDTrainer
+from ringcore_mxnet.local import LocalSGDTrainer, not_in_elastic_jobs
 from ringcore_mxnet.parameters import broadcast_parameters
 
 __all__ = [
@@ -112,8 +112,5 @@ class MXNetState(ObjectState):
         if isinstance(value, mx.gluon.Block):
             return _OF_NETS
         if isinstance(value, LocalSGDTrainer):
-            raise InvalidArgument(
-                f"an elastic job cannot keep a {type(value).__name__}; train it with a DistributedTrainer, or with "
-                "ringcore_torch's LocalSGD or DiLoCo"
-            )
+            raise not_in_elastic_jobs(value)
         return _OF_TRAINERS if isinstance(value, mx.gluon.Trainer) else super().handler_of(value)

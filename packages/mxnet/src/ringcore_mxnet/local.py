@@ -33,7 +33,9 @@ class LocalSGDTrainer(mx.gluon.Trainer):  # type: ignore[misc]
             where they differ.
 
     Raises:
-        InvalidArgument: `every` is below 1, or a DistributedOptimizer, which would average gradients as well.
+        InvalidArgument: `every` is below 1, a DistributedOptimizer, which would average gradients as well, or an
+            elastic job, which would lose what ranks have since they met.
+        MismatchError: In the first step, ranks were given other arguments, or begin with other weights. On every rank.
     """
 
     def __init__(
@@ -51,15 +53,21 @@ class LocalSGDTrainer(mx.gluon.Trainer):  # type: ignore[misc]
             raise InvalidArgument("ranks step on their own here; pass the optimizer unwrapped")
         if every < 1:
             raise InvalidArgument(f"every is at least 1, not {every}")
+        if adapter.is_elastic():
+            raise not_in_elastic_jobs(self)
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
         self._ring_every = every
         self._ring_steps = 0
         self._ring_prefix = context().next_name("local") if prefix is None else prefix
         self._ring_set = process_set
         self._ring_unchecked = check_weights
+        # Those that decide when ranks meet and what they do there.
+        self._ring_arguments: dict[str, object] = {"every": every}
+        self._ring_compares_arguments = True
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
         adapter.check()
+        self._compare_arguments()
         self._begin(self._trained())
         super()._update(ignore_stale_grad)
         self._ring_steps += 1
@@ -81,6 +89,13 @@ class LocalSGDTrainer(mx.gluon.Trainer):  # type: ignore[misc]
             found[i] = weight
         return found
 
+    def _compare_arguments(self) -> None:
+        """Before the first step, also of a run that goes on from a state."""
+        compares, self._ring_compares_arguments = self._ring_compares_arguments, False
+        if compares and self._ring_set.size() > 1:
+            name = f"{self._ring_prefix}.arguments"
+            adapter.check_arguments(type(self).__name__, self._ring_arguments, self._ring_set, name=name)
+
     def _begin(self, weights: dict[int, Any]) -> None:
         if not self._ring_unchecked:
             return
@@ -100,6 +115,32 @@ class LocalSGDTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         averages = grouped_allreduce(held, name=f"{self._ring_prefix}.values", process_set=self._ring_set)
         for weight, average in zip(held, averages, strict=True):
             average.copyto(weight)
+
+
+def not_in_elastic_jobs(trainer: LocalSGDTrainer) -> InvalidArgument:
+    """The refusal: what a rank has since the last meeting goes with it, and whoever joins has had no meeting."""
+    return InvalidArgument(
+        f"an elastic job cannot keep a {type(trainer).__name__}; train it with a DistributedTrainer, or with "
+        "ringcore_torch's LocalSGD or DiLoCo"
+    )
+
+
+def _description_of(optimizer: Any) -> str:
+    """What it was made with, as far as these are numbers and names; not what it has counted since."""
+    if isinstance(optimizer, str):
+        return optimizer
+    scheduler = getattr(optimizer, "lr_scheduler", None)
+    given = {**_settings_of(optimizer), **({type(scheduler).__name__: _settings_of(scheduler)} if scheduler else {})}
+    return f"{type(optimizer).__name__} {given}"
+
+
+def _settings_of(made: Any) -> dict[str, Any]:
+    counted = ("num_update", "begin_num_update", "count", "aggregate_num")
+    return {
+        name: value
+        for name, value in sorted(vars(made).items())
+        if isinstance(value, bool | int | float | str) and name not in counted and not name.startswith("_")
+    }
 
 
 class DiLoCoTrainer(LocalSGDTrainer):
@@ -142,6 +183,10 @@ class DiLoCoTrainer(LocalSGDTrainer):
         self._ring_outer = mx.optimizer.get_updater(outer)
         self._ring_fragments = fragments
         self._ring_compression = Compression.chosen(compression, who=type(self).__name__)
+        self._ring_arguments |= {
+            "fragments": fragments, "compression": Compression.name_of(self._ring_compression),
+            "outer": _description_of(outer),
+        }  # fmt: skip
         self._ring_anchors: dict[int, Any] = {}
         self._ring_met = [0] * fragments  # after which step
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import mxnet as mx
 from ringcore import Average, InvalidArgument, adapter
-from ringcore.adapter import ProcessSet, global_process_set
+from ringcore.adapter import ProcessSet, ReduceOp, global_process_set
 
 from ringcore_mxnet._operations import allreduce_
 from ringcore_mxnet.compression import Compression, Compressor
@@ -21,21 +21,24 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
 
     Args:
         optimizer: Any optimizer of MXNet. What is read or set here is read or set there.
+        op: `Average` or `Sum` of the gradients.
         gradient_predivide_factor: Divide by this before the sum and multiply by it afterwards.
-        compression: `Compression.fp16` halves what is sent of float32 gradients; `int8` and `int4` send a quarter and
-            an eighth between hosts.
+        compression: `Compression.fp16` or `Compression.bf16` halves what is sent of float32 gradients; `int8` and
+            `int4` send a quarter and an eighth between hosts.
         process_set: The ranks that train together.
         check_weights: When the first weight is to be updated for the second time, compare a hash of all of them on all
             ranks, once, and raise `MismatchError` where they differ.
 
     Raises:
-        InvalidArgument: No optimizer, or one that is wrapped already; a compression that needs all gradients at once.
+        InvalidArgument: No optimizer, or one that is wrapped already; a compression that needs all gradients at once;
+            an `op` that is neither `Average` nor `Sum`.
     """
 
     def __init__(
         self,
         optimizer: mx.optimizer.Optimizer,
         *,
+        op: ReduceOp = Average,
         gradient_predivide_factor: float = 1.0,
         compression: type[Compressor] | str = Compression.none,
         process_set: ProcessSet = global_process_set,
@@ -48,6 +51,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
                 f"DistributedOptimizer wraps an optimizer of MXNet, not {type(optimizer).__name__}; use "
                 "mx.optimizer.create(name, ...)"
             )
+        adapter.check_gradient_options(op, None, gradient_predivide_factor)
         compressor = Compression.chosen(compression, exchanges=True)
         if isinstance(compressor, adapter.Exchange):
             raise InvalidArgument(
@@ -57,7 +61,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         # Not Optimizer.__init__: the wrapped one has all that it would set.
         self.__dict__["_ring"] = {
             "optimizer": optimizer, "compression": compressor, "process_set": process_set,
-            "prescale_factor": 1.0 / gradient_predivide_factor, "postscale_factor": gradient_predivide_factor,
+            "op": op, "prescale_factor": 1.0 / gradient_predivide_factor, "postscale_factor": gradient_predivide_factor,
             "checks": check_weights, "unchecked": check_weights, "seen": {}, "has_compared": False,
         }  # fmt: skip
         adapter.after_init(self._on_init)
@@ -146,7 +150,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         for i, gradient in zip(index, grad, strict=True) if several else [(index, grad)]:
             number = i if isinstance(i, int) else 0
             allreduce_(
-                gradient, op=Average, name=f"gradient.{self.idx2name.get(i, i)}",
+                gradient, op=self._ring["op"], name=f"gradient.{self.idx2name.get(i, i)}",
                 priority=adapter.priority_of(number), prescale_factor=self._ring["prescale_factor"],
                 postscale_factor=self._ring["postscale_factor"],
                 process_set=process_set, compression=self._ring["compression"],

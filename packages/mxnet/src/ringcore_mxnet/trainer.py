@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import mxnet as mx
 from ringcore import Average, InvalidArgument, adapter
-from ringcore.adapter import ProcessSet, context, global_process_set
+from ringcore.adapter import ProcessSet, ReduceOp, context, global_process_set
 
 from ringcore_mxnet._operations import allreduce_, grouped_allreduce, grouped_allreduce_
 from ringcore_mxnet.compression import Compression, Compressor
@@ -16,6 +17,9 @@ from ringcore_mxnet.optimizer import DistributedOptimizer
 from ringcore_mxnet.parameters import broadcast_parameters
 from ringcore_mxnet.parameters import check_weights as compare
 from ringcore_mxnet.tuning import Dealing, tuner_of
+
+_log = logging.getLogger("ringcore")
+_told_of_overlap = False
 
 
 class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
@@ -28,9 +32,10 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         params: `net.collect_params()`, or a list of parameters; the same on every rank.
         optimizer: A name or an optimizer of MXNet.
         optimizer_params: Of the optimizer, where it is named.
-        compression: `Compression.fp16` halves what is sent of float32 gradients; `int8` and `int4` send a quarter and
-            an eighth between hosts; `powersgd(rank)`, `topk(ratio)` and `onebit()` send still less, when backward is
-            done, and keep what is lost: in their own `state_dict()`.
+        compression: `Compression.fp16` or `Compression.bf16` halves what is sent of float32 gradients; `int8` and
+            `int4` send a quarter and an eighth between hosts; `powersgd(rank)`, `topk(ratio)` and `onebit()` send
+            still less, when backward is done, and keep what is lost: in their own `state_dict()`.
+        op: `Average` or `Sum` of the gradients.
         gradient_predivide_factor: Divide by this before the sum and multiply by it afterwards.
         prefix: Put before the names of gradients; tells trainers apart. Without one they are counted.
         groups: Number of groups that gradients are sent in; without it each is sent for itself, and the engine packs
@@ -40,9 +45,13 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
             where they differ.
         broadcast: Give all ranks the parameters of the first one of `process_set`, now, or when the first batch
             initialises them.
+        overlap: What communication runs beside. "forward", also the next forward, is what MXNet's engine does with it
+            in any case: `step` returns at once, and whatever reads a parameter waits until it has been updated. Not in
+            elastic jobs: a warning says so once. Row-sparse gradients are waited for.
 
     Raises:
-        InvalidArgument: A DistributedOptimizer, which would average them again.
+        InvalidArgument: A DistributedOptimizer, which would average them again; an `op` that is neither `Average` nor
+            `Sum`, another `overlap`, or what a compression of all gradients has no use for.
     """
 
     def __init__(
@@ -52,18 +61,27 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         optimizer_params: Mapping[str, Any] | None = None,
         *,
         compression: type[Compressor] | adapter.Exchange | str = Compression.none,
+        op: ReduceOp = Average,
         gradient_predivide_factor: float = 1.0,
         prefix: str | None = None,
         groups: int | None = None,
         process_set: ProcessSet = global_process_set,
         check_weights: bool = True,
         broadcast: bool = False,
+        overlap: Literal["forward"] | None = None,
     ) -> None:
         if isinstance(optimizer, DistributedOptimizer):
             raise InvalidArgument("DistributedTrainer averages gradients itself; pass it the optimizer unwrapped")
         compressor = Compression.chosen(compression, exchanges=True)
-        if groups is not None and groups < 1:
-            raise InvalidArgument(f"groups is at least 1, not {groups}")
+        adapter.check_gradient_options(op, groups, gradient_predivide_factor)
+        _check_overlap(overlap, compressor)
+        if isinstance(compressor, adapter.Exchange) and (
+            op is not Average or groups is not None or gradient_predivide_factor != 1.0
+        ):
+            raise InvalidArgument(
+                f"{type(compressor).__name__} averages all gradients together; leave out op, groups and "
+                "gradient_predivide_factor"
+            )
         # A dictionary has the order of the net, which the trainer gives up for that of the names.
         layers = list(params.values() if hasattr(params, "values") else params)
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
@@ -74,7 +92,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         self._ring_prefix = context().next_name("trainer") if prefix is None else prefix
         self._ring_compression = compressor
         self._ring_factors: dict[str, Any] = {
-            "prescale_factor": 1.0 / gradient_predivide_factor, "postscale_factor": gradient_predivide_factor,
+            "op": op, "prescale_factor": 1.0 / gradient_predivide_factor, "postscale_factor": gradient_predivide_factor,
         }  # fmt: skip
         self._ring_dealing = Dealing(groups)
         self._ring_tuner: adapter.Tuner[Dealing] | None = None
@@ -118,7 +136,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
             for group in self._groups_of(dense):
                 self._average(group, self._ring_compression)
         for name, _, gradient in rows:  # they are waited for
-            allreduce_(gradient, op=Average, name=name, process_set=self._ring_set, **self._ring_factors)
+            allreduce_(gradient, name=name, process_set=self._ring_set, **self._ring_factors)
 
     def _tune(self, gradients: list[Any]) -> None:
         """Where ways are tried, take the time of the step before this one; before the first, make what tries them."""
@@ -162,7 +180,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         name, priority, _ = group[0]
         gradients = [gradient for _, _, gradient in group]
         options = {
-            "op": Average, "name": name, "priority": priority, "process_set": self._ring_set,
+            "name": name, "priority": priority, "process_set": self._ring_set,
             "compression": compression, **self._ring_factors,
         }  # fmt: skip
         if not adapter.is_elastic():
@@ -183,6 +201,25 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         )  # fmt: skip
         for name, _, gradient in gradients:
             gradient[:] = arrays[name]
+
+
+def _check_overlap(overlap: str | None, compression: Any) -> None:
+    global _told_of_overlap
+    if overlap is None:
+        return
+    if overlap == "backward":
+        raise InvalidArgument(
+            'overlap="backward" would wait for all averages in step(), and MXNet always goes on with the next forward; '
+            'leave overlap out, or pass "forward", which is what it does'
+        )
+    if overlap != "forward":
+        raise InvalidArgument(f'overlap is "forward", or is left out, not {overlap!r}')
+    if isinstance(compression, adapter.Exchange):
+        what = type(compression).__name__
+        raise InvalidArgument(f'{what} begins when all gradients are there; leave out overlap="forward"')
+    if adapter.is_elastic() and not _told_of_overlap:
+        _told_of_overlap = True
+        _log.warning('overlap="forward" is off: in an elastic job averages are waited for, to be made again')
 
 
 def without_numbers(name: str) -> str:
