@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import keras
 import pytest
 import ringcore
 import ringcore_keras as ring
+from ringcore import adapter
+from ringcore_keras.variables import synchronize_state
 from support.on_keras import BATCH, ROUNDING, TWO, arrays, compiled, data, difference, digest, model, same_everywhere
 from support.on_ranks import on
 
@@ -69,6 +72,108 @@ def test_the_outer_optimizer_steps_by_the_average_way() -> None:
         averages = [keras.ops.convert_to_tensor(ringcore.allreduce(way)) for way in ways]
         outer.apply(averages, reference.trainable_variables)
     assert difference(net, reference) < ROUNDING
+
+
+@on(*TWO)
+def test_arguments_that_differ_are_told_before_the_first_step() -> None:
+    own = ring.rank()
+    made = {
+        r"LocalSGDCallback with different arguments: every is 2 on ranks \[0\] and 3 on ranks \[1\]\. Remedy": (
+            ring.callbacks.LocalSGDCallback(2 + own)
+        ),
+        r"DiLoCoCallback .*every is 4.* and 6.*; fragments is 1.* and 2.*; compression is none on ranks \[0\] and bf16 "
+        r"on ranks \[1\]; outer is SGD .*0\.5.*0\.75": (
+            ring.callbacks.DiLoCoCallback(
+                sgd(0.5 + 0.25 * own), 4 + 2 * own, fragments=1 + own, compression=["none", "bf16"][own]
+            )
+        ),
+    }
+    net = compiled(model(), sgd())
+    before = digest(net.weights)
+    for told, callback in made.items():
+        with pytest.raises(ringcore.MismatchError, match=told):
+            trained(net, 1, callback)
+    assert digest(net.weights) == before
+
+
+@on(*TWO)
+def test_optimizers_of_the_same_arguments_are_the_same_whatever_their_names_are() -> None:
+    for _ in range(ring.rank()):
+        sgd()
+    outer = sgd(keras.optimizers.schedules.ExponentialDecay(0.7, 5, 0.9), momentum=0.9, name=f"outer_{ring.rank()}")
+    net = compiled(model(), sgd())
+    callback = ring.callbacks.DiLoCoCallback(outer, 2)
+    for _ in range(2):
+        trained(net, 3, callback)
+    assert same_everywhere(digest(net.weights))
+
+
+@on(*TWO)
+def test_ranks_of_an_elastic_job_compare_no_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever joins would be alone with it."""
+    monkeypatch.setattr(adapter, "is_elastic", lambda: True)
+    monkeypatch.setattr(adapter, "check_arguments", None)
+    trained(compiled(model(), sgd()), 2, ring.callbacks.LocalSGDCallback(2))
+
+
+class Keeps(keras.callbacks.Callback):
+    """What a run needs that goes on from the end of the first epoch."""
+
+    def __init__(self, meets: Any) -> None:
+        super().__init__()
+        self.meets = meets
+        self.kept: list[tuple[Any, Any, bytes]] = []
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        synchronize_state(self.model)
+        net, optimizer = arrays(self.model.weights), arrays(self.model.optimizer.variables)
+        self.kept.append((net, optimizer, pickle.dumps(self.meets.state_dict())))
+
+
+@on(*TWO)
+@pytest.mark.parametrize(("way", "fragments"), [("local", 1), ("diloco", 1), ("diloco", 2)])
+def test_a_run_that_goes_on_from_a_state_gets_the_weights_of_one_that_was_not_stopped(way: str, fragments: int) -> None:
+    """It was stopped between two meetings, when each rank had weights of its own."""
+
+    def meeting() -> Any:
+        if way == "local":
+            return ring.callbacks.LocalSGDCallback(4)
+        return ring.callbacks.DiLoCoCallback(sgd(0.7, momentum=0.9, nesterov=True), 4, fragments=fragments)
+
+    def inner() -> Any:
+        return keras.optimizers.Adam(0.01)
+
+    keeps = Keeps(meeting())
+    whole = trained(compiled(model(), inner()), 7, keeps.meets, keeps, epochs=3)
+    for done, (weights, slots, state) in enumerate(keeps.kept[:2], start=1):
+        keras.utils.clear_session()
+        net = compiled(model(), inner())
+        net.optimizer.build(net.trainable_variables)
+        for variable, value in zip([*net.weights, *net.optimizer.variables], [*weights, *slots], strict=True):
+            variable.assign(value)
+        meets = meeting()
+        meets.load_state_dict(pickle.loads(state))
+        assert pickle.dumps(meets.state_dict()) == state
+        x, y = ring.shard(data(ring.size() * 7 * BATCH))
+        net.fit(
+            x, y, batch_size=BATCH, initial_epoch=done, epochs=3, shuffle=False, verbose=0, callbacks=[meets]
+        )  # fmt: skip
+        assert digest(net.weights) == digest(whole.weights)
+
+
+@on(*TWO)
+def test_a_state_that_does_not_fit_is_refused() -> None:
+    meets = ring.callbacks.DiLoCoCallback(sgd(0.7, momentum=0.9), 4, fragments=2)
+    trained(compiled(model(), sgd()), 5, meets)
+    state = meets.state_dict()
+    with pytest.raises(ringcore.InvalidArgument, match="the state is of 2 fragments, and here are 1"):
+        ring.callbacks.DiLoCoCallback(sgd(), 4).load_state_dict(state)
+    other = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
+    for outer, net in ((sgd(0.7, momentum=0.9), other), (sgd(0.7), model())):
+        again = ring.callbacks.DiLoCoCallback(outer, 4, fragments=2)
+        again.load_state_dict(state)
+        with pytest.raises(ringcore.InvalidArgument, match="state of another model or outer optimizer"):
+            trained(compiled(net, sgd()), 1, again)
 
 
 @on(*TWO)

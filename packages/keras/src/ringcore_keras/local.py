@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -29,16 +30,58 @@ class _Meetings(keras.callbacks.Callback):  # type: ignore[misc]
         self._steps = 0
         self._batches = 0
         self._met = [0] * parts  # at which step
+        # Those that decide when ranks meet and what they do there.
+        self._arguments: dict[str, object] = {"every": every}
+        self._compares_arguments = True
+        # A state that the next `fit` goes on from, and the one that this `fit` has gone on from.
+        self._loaded: Mapping[str, Any] | None = None
+        self._resumed: Mapping[str, Any] | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Look at the optimizer."""
+        """Look at the optimizer, and at what the other ranks were given."""
         if is_distributed(self.model.optimizer):
             raise InvalidArgument(
                 f"{type(self).__name__} is for ranks that step on their own, but the optimizer is a "
                 "DistributedOptimizer; compile the model with the optimizer itself"
             )
+        self._compare_arguments()
+        self._resumed, self._loaded = self._loaded, None
+        if self._resumed is None or adapter.is_elastic():  # whoever joins counts from here, and so do the others
+            self._count_anew()
+        else:
+            self._steps, self._met = self._resumed["steps"], list(self._resumed["met"])
+
+    def _count_anew(self) -> None:
         self._steps = 0
         self._met = [0] * self._count
+
+    def _compare_arguments(self) -> None:
+        """Once. Whoever joins an elastic job would be alone with it."""
+        compares, self._compares_arguments = self._compares_arguments, False
+        if compares and self._process_set.size() > 1 and not adapter.is_elastic():
+            kind = type(self).__name__
+            adapter.check_arguments(kind, self._arguments, self._process_set, name=f"{kind}.arguments")
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a run needs to go on, besides the model and its optimizer: numbers and arrays, this rank's own.
+
+        In `fit`, from a callback behind this one, or afterwards. Where it is called between two meetings the weights
+        are each rank's own as well: keep those of every rank.
+        """
+        return dict(self._loaded) if self._loaded is not None else {"steps": self._steps, "met": list(self._met)}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from a `state_dict` in the next `fit`; the model and its optimizer are loaded by themselves.
+
+        Raises:
+            InvalidArgument: It is of another number of fragments.
+        """
+        if len(state_dict["met"]) != self._count:
+            raise InvalidArgument(
+                f"the state is of {len(state_dict['met'])} fragments, and here are {self._count}; pass "
+                f"fragments={len(state_dict['met'])}"
+            )
+        self._loaded = dict(state_dict)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Keras counts batches from here."""
@@ -59,6 +102,7 @@ class _Meetings(keras.callbacks.Callback):  # type: ignore[misc]
         for number in range(self._count):
             if self._met[number] < self._steps:
                 self._meet(number)
+        self._count_anew()  # as the next `fit` does: so does one of another process, with the state
 
     def _meet(self, number: int) -> None:
         self._met[number] = self._steps
@@ -84,6 +128,7 @@ class LocalSGDCallback(_Meetings):
 
     Raises:
         InvalidArgument: `every` is below 1; in `fit`, the optimizer is a DistributedOptimizer.
+        MismatchError: In `fit`, ranks were given another `every`. On every rank; not in an elastic job.
     """
 
     def __init__(self, every: int, *, process_set: ProcessSet = global_process_set) -> None:
@@ -103,20 +148,22 @@ class DiLoCoCallback(_Meetings):
 
     As in Douillard et al. 2023, and with fragments, of which one after the other takes its turn, as in Douillard et al.
     2025; an outer step is waited for. When training ends, all take the outer steps that are left. Compile the model
-    with an optimizer of Keras itself; its state stays each rank's own. Every rank has as many steps.
+    with an optimizer of Keras itself; its state stays each rank's own. Every rank has as many steps. `state_dict` has
+    what the outer optimizer knows, and where all ranks were the last time.
 
     Args:
         outer: An optimizer of Keras, such as `keras.optimizers.SGD(0.7, momentum=0.9, nesterov=True)`; on every rank
             the same.
         every: Steps between two outer steps of a weight. Keras tells of steps as often as `steps_per_execution` says.
         fragments: How many parts of the weights take turns; at most `every`.
-        compression: What is sent of the ways: `Compression.none`, `int8` or `int4`.
+        compression: What is sent of the ways: `Compression.none`, `fp16`, `bf16`, `int8` or `int4`.
         process_set: The ranks that train together.
 
     Raises:
         InvalidArgument: `every` or `fragments` do not fit; in `fit`, the optimizer is a DistributedOptimizer.
-        MismatchError: In `fit`, ranks begin with different weights. On every rank. In an elastic job they begin with
-            those of the first rank, whenever others have come or gone.
+        MismatchError: In `fit`, ranks were given other arguments, or begin with different weights. On every rank. In an
+            elastic job arguments are not compared, and ranks begin with the weights of the first one, whenever others
+            have come or gone.
     """
 
     def __init__(
@@ -129,6 +176,22 @@ class DiLoCoCallback(_Meetings):
         self._outer = keras.optimizers.get(outer)
         self._compression = ringcore.Compression.chosen(compression, who="DiLoCo")
         self._anchors: dict[str, Any] = {}
+        config = {key: value for key, value in self._outer.get_config().items() if key != "name"}  # Keras counts names
+        self._arguments |= {
+            "fragments": fragments, "compression": ringcore.Compression.name_of(self._compression),
+            "outer": f"{type(self._outer).__name__} {config}",
+        }  # fmt: skip
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a run needs to go on: also `outer`, the outer optimizer's variables, and `anchors`, all ranks' weights.
+
+        Both are in the order of the variables. Else as of `LocalSGDCallback`.
+        """
+        if self._loaded is not None:
+            return dict(self._loaded)
+        outer = _values(self._outer.variables) if self._outer.built else []
+        anchors = [anchor.copy() for anchor in self._anchors.values()]
+        return {**super().state_dict(), "outer": outer, "anchors": anchors}
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Note where all ranks are."""
@@ -160,15 +223,39 @@ class DiLoCoCallback(_Meetings):
         variables = self.model.trainable_variables
         if not self._outer.built:
             self._outer.build(variables)
+        anchors = self._take_over(self._resumed, variables) if self._resumed is not None else None
         if adapter.is_elastic():  # When others come, in `fit` anew, each has come somewhere else.
             root = self._process_set.ranks[0]
             broadcast_variables([*variables, *self._outer.variables], root, process_set=self._process_set)
+        elif anchors:  # between two meetings each rank has weights of its own
+            self._anchors = dict(zip([variable.path for variable in variables], anchors, strict=True))
+            hashes = [adapter.hash_of(anchor.ctypes.data, anchor.nbytes) for anchor in anchors]
+            if self._process_set.size() > 1:
+                adapter.check_weights(
+                    list(self._anchors), hashes, self._process_set, name="DiLoCoCallback.anchors",
+                    remedy="load what state_dict() gave on all ranks behind the same step",
+                )  # fmt: skip
+            return
         else:
             check_same(
                 variables, self._process_set, name="DiLoCoCallback.weights",
                 remedy="put ring.callbacks.BroadcastGlobalVariablesCallback(0) before DiLoCoCallback",
             )  # fmt: skip
         self._note(variables)
+
+    def _take_over(self, state: Mapping[str, Any], variables: list[Any]) -> list[Any]:
+        """Give the outer optimizer the variables of a state, and return its anchors, of which there may be none."""
+        if not state["anchors"]:
+            return []
+        anchors = [np.array(anchor, order="C") for anchor in state["anchors"]]
+        for kept, here in ((anchors, variables), (state["outer"], self._outer.variables)):
+            if [np.shape(one) for one in kept] != [tuple(one.shape) for one in here]:
+                raise InvalidArgument(
+                    "load_state_dict was given the state of another model or outer optimizer; make both as they were"
+                )
+        for variable, value in zip(self._outer.variables, state["outer"], strict=True):
+            variable.assign(value)
+        return anchors
 
     def _note(self, variables: list[Any]) -> None:
         self._anchors.update(zip([variable.path for variable in variables], _values(variables), strict=True))
