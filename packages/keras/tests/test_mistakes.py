@@ -32,6 +32,13 @@ def test_options_that_cannot_be() -> None:
         ring.DistributedOptimizer("sgd", compression="zip")
     with pytest.raises(Exception, match="at least 1"):
         ring.DistributedOptimizer("sgd", backward_passes_per_step=0)
+    forward = r"a step of `fit` .* leave overlap out, or .*ringcore_torch.DistributedOptimizer\(overlap=\"forward\"\)"
+    for make in (ring.DistributedOptimizer, ring.PartialDistributedOptimizer):
+        with pytest.raises(ringcore.InvalidArgument, match=forward):
+            make("sgd", overlap="forward")
+        with pytest.raises(ringcore.InvalidArgument, match=r"overlap is .backward., .*not 'sideways'"):
+            make("sgd", overlap="sideways")
+    ring.DistributedOptimizer("sgd", overlap="backward")
 
 
 @on(*TWO)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import keras
 from ringcore import Average, InvalidArgument, RingcoreError, adapter
@@ -135,6 +135,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     check_weights: bool = True,
     broadcast: bool = False,
     error_feedback: bool = False,
+    overlap: Literal["backward"] = "backward",
 ) -> Any:
     """Wrap an optimizer: before it steps, gradients are averaged over all ranks.
 
@@ -161,11 +162,21 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
         broadcast: Give all ranks the weights and the optimizer's state of the first rank whenever `fit` begins.
         error_feedback: With a compression: keep what is lost of each gradient of this rank, and add it to the next one.
             `ring_options.compression.state_dict()` of the result has it.
+        overlap: What communication runs beside: "backward", as far as the backend hands gradients over before it has
+            ended. On PyTorch Keras hands them over together, when backward is done.
 
     Raises:
-        InvalidArgument: No optimizer of Keras, one that is wrapped already, another `op`, `error_feedback` without a
-            compression.
+        InvalidArgument: No optimizer of Keras, one that is wrapped already, another `op` or `overlap`, `error_feedback`
+            without a compression.
     """
+    if overlap == "forward":
+        raise InvalidArgument(
+            'overlap="forward" cannot be had in Keras: a step of `fit` begins when the one before it has updated all '
+            "weights. Remedy: leave overlap out, or train with a loop of PyTorch and "
+            'ringcore_torch.DistributedOptimizer(overlap="forward")'
+        )
+    if overlap != "backward":
+        raise InvalidArgument(f'overlap is "backward", which it is without it as well, not {overlap!r}')
     return _distribute(
         optimizer, frozenset(), False, backward_passes_per_step,
         Options(
