@@ -122,7 +122,7 @@ bool Engine::move() {
     collect_done(*set);
     // Whoever leaves now takes nothing with it that others still need.
     if (set->all_joined && set->schedule.idle()) end_join(*set, nullptr);
-    if (std::string warning = set->schedule.take_warning(); !warning.empty()) warnings_.push_back(std::move(warning));
+    for (std::string& warning : set->schedule.take_warnings()) warnings_.push_back(std::move(warning));
   }
   return moved || (!draining() && make_way());
 }

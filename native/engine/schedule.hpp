@@ -85,8 +85,8 @@ class Schedule {
     std::string waits_for;
   };
   std::optional<Still> find_still(Nanoseconds elapsed, Nanoseconds limit);
-  // For the log; empty when there is nothing.
-  std::string take_warning() { return std::exchange(warning_, {}); }
+  // For the log.
+  std::vector<std::string> take_warnings() { return std::exchange(warnings_, {}); }
 
   std::vector<std::shared_ptr<Operation>>& done() { return done_; }
   // Drops everything; the operations are failed by the engine. `leaving`: because this rank leaves in order.
@@ -189,7 +189,7 @@ class Schedule {
   std::uint64_t library_ended_ = 0;
   std::vector<std::shared_ptr<Operation>> done_;
   std::deque<Deferred> deferred_;
-  std::string warning_;
+  std::vector<std::string> warnings_;
 };
 
 }  // namespace ringcore::engine

@@ -64,7 +64,8 @@ bool Schedule::prepare(Post& post, const Descriptor& descriptor) {
     if (!post.exchange->done()) return false;
     post.carrier->hear({post.exchange->result.data(), post.exchange->result.size()});
     post.exchange = nullptr;
-    if (post.carrier->ready(descriptor)) warning_ = post.carrier->remark();
+    if (!post.carrier->ready(descriptor)) continue;
+    if (std::string remark = post.carrier->remark(); !remark.empty()) warnings_.push_back(std::move(remark));
   }
   return post.ready = true;
 }

@@ -123,7 +123,7 @@ void Schedule::finish(Task& task) {
   if (std::string finding = task.carrier->take_finding(); !finding.empty()) {
     const Nanoseconds now = clock_.now();
     timeline_.record({"network", finding, task.lane, -1, now, now, 0});
-    warning_ = std::move(finding);
+    warnings_.push_back(std::move(finding));
   }
   for (auto& operation : task.operations) complete(std::move(operation));
 }

@@ -84,6 +84,51 @@ TEST_CASE("shared gpu: ranks of one process are refused by CUDA, and all go by t
   });
 }
 
+// What is written of it, of three sums.
+std::string log_of_quantised_sums(Runtime& runtime, const Framework& framework) {
+  std::vector<device::Memory> tensors;
+  for (int i = 0; i < 3; ++i) {
+    tensors.push_back(framework.filled(std::vector<float>(100, 1.0F)));
+    const engine::Array array = framework.array(tensors.back(), DType::kFloat32);
+    engine::Call call = allreduce("quantised " + std::to_string(i));
+    call.compression = Compression::kInt8;
+    testing::submit_and_wait(runtime, engine::make_operation(call, array, &array), framework);
+  }
+  framework.synchronize();
+  return log_of(runtime);
+}
+
+std::size_t count_of(const std::string& part, const std::string& text) {
+  std::size_t count = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+TEST_CASE("gpu: that compression to integers does nothing there is said once, and beside what else there is to say") {
+  use_double();
+  const std::string told = "compression int8 does nothing for tensors of GPUs: they are reduced as they are. Remedy";
+  for (const bool share : {false, true}) {
+    CAPTURE(share);
+    const IpcEverywhere everywhere;
+    Cluster cluster(ranks(2));
+    cluster.run([&](Rank rank) {
+      const Framework framework(share ? 0 : rank);
+      Runtime& runtime = cluster.runtime(rank);
+      CHECK(sum_of_all(runtime, framework, std::vector<float>(10, 1.0F)) == std::vector<float>(10, 2.0F));
+      const std::string before = share ? log_of(runtime) : "";
+      CHECK(count_of(told, before) == 0);
+      const std::string log = log_of_quantised_sums(runtime, framework);
+      CHECK(count_of(told, log) == 1);
+    });
+    Cluster anew(ranks(2));
+    anew.run([&](Rank rank) {
+      const std::string log = log_of_quantised_sums(anew.runtime(rank), Framework(share ? 0 : rank));
+      CHECK(count_of(told, log) == 1);
+      CHECK(count_of("share a GPU", log) == (share ? 1 : 0));
+    });
+  }
+}
+
 TEST_CASE("shared gpu: sums, averages, groups and broadcasts in pieces, on one GPU and on two with NCCL between") {
   use_double();
   const IpcEverywhere everywhere;

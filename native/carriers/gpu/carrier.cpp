@@ -127,7 +127,22 @@ bool GpuCarrier::fuses(const Task& bucket, const Descriptor& descriptor, const O
          first.postscale == descriptor.postscale;
 }
 
+// A compression is a permission, and nothing here makes use of it: who asks for it on GPUs alone should know.
+void GpuCarrier::note_compression(const Task& task) {
+  if (told_of_compression_) return;
+  for (const auto& operation : task.operations) {
+    const Compression compression = operation->descriptor.compression;
+    if (compression == Compression::kNone) continue;
+    told_of_compression_ = true;
+    finding_ = "'" + operation->descriptor.name + "': compression " + std::string(name_of(compression)) +
+               " does nothing for tensors of GPUs: they are reduced as they are. Remedy: use fp16 or bf16 there, or "
+               "leave it out.";
+    return;
+  }
+}
+
 std::unique_ptr<engine::Run> GpuCarrier::start(Task& task) {
+  note_compression(task);
   return std::make_unique<GpuRun>(launcher_of(task.descriptor()), task);
 }
 

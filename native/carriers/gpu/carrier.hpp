@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "carriers/gpu/launcher.hpp"
@@ -47,6 +48,7 @@ class GpuCarrier final : public engine::Carrier {
   }
   bool completes_at_launch() const override { return true; }
   std::unique_ptr<engine::Run> start(engine::Task& task) override;
+  std::string take_finding() override { return std::exchange(finding_, {}); }
   void progress() override;
   bool drained() const override;
   void watch(Nanoseconds now, Nanoseconds limit) override;
@@ -58,6 +60,7 @@ class GpuCarrier final : public engine::Carrier {
   void make_launcher(std::size_t index);
   int spare_device(std::size_t index) const;
   void note_device(const engine::Operation& operation);
+  void note_compression(const engine::Task& task);
 
   engine::CarrierConfig config_;
   bool nccl_shares_gpus_;
@@ -65,6 +68,8 @@ class GpuCarrier final : public engine::Carrier {
   std::vector<int> devices_;  // their numbers; kHost: it has not used it yet
   std::vector<std::unique_ptr<Launcher>> launchers_;  // null: there has been no operation of it yet
   std::size_t connecting_ = 0;  // whose messages are exchanged
+  bool told_of_compression_ = false;
+  std::string finding_;  // that is to be told
 };
 
 }  // namespace ringcore::carriers
