@@ -169,14 +169,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
         InvalidArgument: No optimizer of Keras, one that is wrapped already, another `op` or `overlap`, `error_feedback`
             without a compression.
     """
-    if overlap == "forward":
-        raise InvalidArgument(
-            'overlap="forward" cannot be had in Keras: a step of `fit` begins when the one before it has updated all '
-            "weights. Remedy: leave overlap out, or train with a loop of PyTorch and "
-            'ringcore_torch.DistributedOptimizer(overlap="forward")'
-        )
-    if overlap != "backward":
-        raise InvalidArgument(f'overlap is "backward", which it is without it as well, not {overlap!r}')
+    _check_overlap(overlap)
     return _distribute(
         optimizer, frozenset(), False, backward_passes_per_step,
         Options(
@@ -186,6 +179,17 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
             check_weights=check_weights, broadcast=broadcast, error_feedback=error_feedback,
         ),
     )  # fmt: skip
+
+
+def _check_overlap(overlap: str) -> None:
+    if overlap == "forward":
+        raise InvalidArgument(
+            'overlap="forward" cannot be had in Keras: a step of `fit` begins when the one before it has updated all '
+            "weights. Remedy: leave overlap out, or train with a loop of PyTorch and "
+            'ringcore_torch.DistributedOptimizer(overlap="forward")'
+        )
+    if overlap != "backward":
+        raise InvalidArgument(f'overlap is "backward", which it is without it as well, not {overlap!r}')
 
 
 def PartialDistributedOptimizer(  # noqa: N802 - the field's name for it
