@@ -113,6 +113,7 @@ class Supervisor:
             self._connect()
             while self._goes_on():
                 self._loop.run_once()
+            self._part()
         finally:
             for host in self._hosts.values():
                 host.close()
@@ -133,6 +134,9 @@ class Supervisor:
     def _goes_on(self) -> bool:
         """Whether there is anything to wait for."""
         return bool(self._open)
+
+    def _part(self) -> None:
+        """The job is over: say so where somebody has to know."""
 
     def ask(self, question: str, done: Callable[[_watching.Answers], None]) -> None:
         """Ask all ranks, for somebody who looks at the job."""
