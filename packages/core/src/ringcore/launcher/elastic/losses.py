@@ -128,18 +128,13 @@ class Losses(Replacing):
         self._hosts[index].close()
         if not self._stopping:
             self._output.say(f"ringrun: {reason}")
-            if self._counts(process):
-                self._failures.append(Failure(index, RankExit(code), reason, by_launcher=False))
-                self._on_failure(self._failures[-1])
+            self._failures.append(Failure(index, RankExit(code), reason, by_launcher=False))
+            self._on_failure(self._failures[-1])
         self._remove(process)
         # An agent that hears nothing ends its ranks. Until then they may be more than half of the job, and go on.
         self._cut_off.append(process)
         limit_s = self._options.agent_timeout + FENCE_S
         self._loop.call_later(limit_s, functools.partial(self._prove_ended, process))
-
-    def _counts(self, _process: RankProcess) -> bool:
-        """Whether the job has failed, if nobody makes good for this process, whose host is lost."""
-        return True
 
     def on_done(self, index: int) -> None:
         """Nothing is left of the process of a place."""

@@ -18,7 +18,7 @@ from ringcore.launcher.elastic.arrivals import PlacedElasticSupervisor
 
 if TYPE_CHECKING:
     from ringcore.launcher.elastic.arrivals import Arrival
-    from ringcore.launcher.elastic.places import Place, RankProcess
+    from ringcore.launcher.elastic.places import Place
 
 # A node that has been told to leave closes its connections at once, where it can be reached.
 _LEAVE_LIMIT_S = 2.0
@@ -59,8 +59,12 @@ class NodesSupervisor(PlacedElasticSupervisor):
         self._output.say(f"ringrun: {problem}")
         _let_go(arrival.agent, _EXIT_REFUSED, problem)
 
-    def _counts(self, process: RankProcess) -> bool:
-        return process.began_at is not None  # Else nothing of the job has gone with its node.
+    def on_lost(self, index: int, reason: str, code: int) -> None:
+        """A slot has gone with its node."""
+        place = self._places.all[index]
+        if place.process is not None and place.process.began_at is None:
+            place.offered = False  # Nothing of the job has gone with it, so that this is no failure.
+        super().on_lost(index, reason, code)
 
     def _name_of(self, hello: dict[str, Any]) -> str:
         key, host = f"{hello['machine']} {hello['host']}", hello["host"]
