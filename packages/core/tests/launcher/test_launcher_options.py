@@ -135,7 +135,6 @@ def test_refused_with_a_reason(ringrun: Ringrun, words: list[str], says: str) ->
     ("words", "says"),
     [
         (["--listen", "29400"], "how many ranks may be there"),
-        (["--listen", "29400", "--nnodes", "2"], "give --nnodes MIN:MAX"),
         (["--listen", "29400", "--nnodes", "1:2", "-x", "A=b"], "--env is about what runs on a node"),
         (["--listen", "29400", "--nnodes", "1:2", "--drain-when", "x"], "--drain-when is about what runs on a node"),
         (["--listen", "29400", "--nnodes", "1:2"], "have to share a key"),

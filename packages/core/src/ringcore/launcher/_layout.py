@@ -94,7 +94,7 @@ def make_layout(options: Options, settings: Settings) -> JobLayout:
         HostError: The options do not fit together, or a host does not exist.
     """
     if options.is_node:
-        return _lay_out_node(options, settings)
+        return _lay_out_node(options)
     if options.elastic is not None:
         return _lay_out_elastic(options)
     if options.nnodes > 1:
@@ -174,20 +174,19 @@ def _lay_out_hosts(options: Options, settings: Settings) -> JobLayout:
     return _with_rendezvous(dataclasses.replace(layout, bind=bind, master_addr=master), options)
 
 
-def _lay_out_node(options: Options, settings: Settings) -> JobLayout:
+def _lay_out_node(options: Options) -> JobLayout:
     """What is known of a job whose launcher this node's ranks come to: that, and how many they are."""
     host, port = _endpoint(options)
-    _await_launcher(host, settings)
     require_key(options)
     return JobLayout(options.nproc_per_node or 1, 1, (), rendezvous=f"tcp:{_bracketed(host)}:{port}", serves=False)
 
 
-def _await_launcher(host: str, settings: Settings) -> None:
+def await_launcher(host: str, limit_s: float) -> None:
     """Wait until the name of the first node, or of the launcher, means something: in Kubernetes it takes a while."""
     if os.environ.get("JOB_COMPLETION_INDEX"):
         from ringcore.bootstrap.sockets import await_name
 
-        await_name(host, settings.start_timeout_s)
+        await_name(host, limit_s)
 
 
 def require_key(options: Options) -> None:
@@ -215,7 +214,7 @@ def _lay_out_one_of_several(options: Options, settings: Settings) -> JobLayout:
         each = options.np // options.nnodes
     each = each or 1
     host, port = _endpoint(options)
-    _await_launcher(host, settings)
+    await_launcher(host, settings.start_timeout_s)
     slots = _hosts.slots_of([each] * options.nnodes)
     mine = tuple(slot for slot in slots if slot.host == options.node_rank)
     require_key(options)

@@ -124,7 +124,8 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
             parser.error(str(error))
         found = parser.parse_args([*words, *argv])
     least, most = found.nnodes
-    found.node_range, found.nnodes = (None, least) if least == most else (found.nnodes, 1)
+    is_elastic = least < most or (found.listen is not None and most > 1)
+    found.node_range, found.nnodes = (found.nnodes, 1) if is_elastic else (None, least)
     if found.servers and (found.nnodes > 1 or found.node_range or _elastic(parser, found) is not None):
         parser.error("--servers are for a job of one ringrun whose ranks stay: leave out --nnodes, --min-np, --max-np")
     command = found.command[1:] if found.command[:1] == ["--"] else found.command
@@ -149,8 +150,6 @@ def _check_coming_nodes(parser: argparse.ArgumentParser, found: argparse.Namespa
     if found.listen is not None:
         if command:
             parser.error("--listen runs no command: give it to the ringrun of each node, and leave it out here")
-        if found.nnodes > 1:
-            parser.error("--listen is for nodes that come and go: give --nnodes MIN:MAX, or --min-np and --max-np")
         for name in ("env", "workdir", "log_dir", "drain_when"):
             if getattr(found, name):
                 parser.error(f"--{name.replace('_', '-')} is about what runs on a node: give it to the ringruns there")

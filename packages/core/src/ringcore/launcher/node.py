@@ -15,6 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ringcore._version import __version__
+from ringcore.bootstrap.sockets import RanksMissingError
 from ringcore.environment import settings as _settings
 from ringcore.launcher import _hosts, _layout, _summary
 from ringcore.launcher._dialling import dial_launcher, machine
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 # The launcher has gone: whoever started this node may start it again, and the job with it.
 _EXIT_ALONE = 1
+# For so long the address that the launcher's name had is dialled.
+_ATTEMPT_S = 5.0
 # After a signal, or with nobody left to hear of it, nobody waits longer for a reader of what was printed.
 _LAST_WORDS_S = 1.0
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -83,8 +86,7 @@ class Node:
         signal.signal(signal.SIGTERM, _end_at_once)  # The first process of a container would not hear of it else.
         deadline = time.monotonic() + start_timeout_s
         for number in range(self._layout.size):
-            assert self._layout.rendezvous is not None
-            connection, secret = dial_launcher(self._layout.rendezvous, self._key, number, deadline)
+            connection, secret = self._dial(number, deadline)
             self._slots.append(_Slot(self, self._loop, self._guard, connection, secret))
         self._loop.on_signals((*_ENDING, signal.SIGUSR1, signal.SIGUSR2), self._on_signal)
         self._output.on_hold = self._hold
@@ -97,6 +99,19 @@ class Node:
             slot.close()
         self._write_out()
         return self._code
+
+    def _dial(self, number: int, deadline: float) -> tuple[socket.socket, bytes]:
+        """Connects; its name is looked up again and again, as a launcher's new pod has another address."""
+        address = self._layout.rendezvous
+        assert address is not None
+        while True:
+            _layout.await_launcher(address.split(":", 1)[1].rpartition(":")[0], deadline - time.monotonic())
+            attempt_by = min(deadline, time.monotonic() + _ATTEMPT_S)
+            try:
+                return dial_launcher(address, self._key, number, attempt_by)
+            except RanksMissingError:
+                if attempt_by == deadline:
+                    raise
 
     # What the slots tell.
 
