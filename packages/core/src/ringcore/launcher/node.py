@@ -123,7 +123,7 @@ class Node:
         """A rank has ended: its launcher tells everybody why, and its own node what it said."""
         self._output.end(rank)
         self._output.release(rank)
-        if how.code != 0:
+        if how.code != 0 and self._left_by is None:
             self.say(f"rank {rank} here {_summary.how(_summary.Failure(rank, how, '', by_launcher=False))}")
 
     def say(self, text: str) -> None:
@@ -136,32 +136,19 @@ class Node:
             self.say(text)
 
     def own_job(self, told: HostJob) -> HostJob:
-        """What this node runs where the launcher wants a rank: of what was told no more than who and where it is.
+        """What this node runs where the launcher wants a rank.
 
         Raises:
-            ProtocolError: It is not one rank.
+            ProtocolError: See `own_job`.
         """
-        if len(told.ranks) != 1 or type(told.ranks[0].rank) is not int:
-            raise ProtocolError("the launcher wants something else than one rank in one slot")
-        rank = told.ranks[0].rank
+        job = own_job(told, self._options, self._layout, self._key)
+        rank = job.ranks[0].rank
         self._output.begin(rank)
         try:
             self._output.create_logs([rank])
         except OSError as error:
             self.say(f"cannot write to --log-dir {self._options.log_dir}: {error.strerror}")
-        common = _layout.common_environ(self._options, self._layout, "", "", 0)
-        return HostJob(
-            ranks=(RankJob(rank, _decided(told.ranks[0].environ)),),
-            argv=_layout.make_argv(self._options, _layout.this_python()),
-            cwd=os.path.abspath(self._options.workdir or os.getcwd()),
-            environ={**common, **_decided(told.environ)},
-            blobs={"RINGCORE_KEY_FD": self._key},
-            speaks=True,
-            sharers=len(self._slots),
-            host=told.host,
-            silence_limit_s=told.silence_limit_s,
-            drain_when=None if self._options.elastic is None else self._options.elastic.drain_when,
-        )
+        return job
 
     def finish(self, code: int, why: str) -> None:
         """There is nothing more to do here."""
@@ -191,7 +178,7 @@ class Node:
             self.finish(128 + number, f"{name}: the ranks here are killed")
         else:
             self._left_by = number
-            self.say(f"{name}: the ranks here leave at their next commit; once more kills them")
+            self.say(f"{name}: the ranks here leave after their step, or at their next commit; once more kills them")
             if self._options.shutdown_timeout is not None:
                 self._loop.call_later(self._options.shutdown_timeout, lambda: self.finish(128 + number, ""))
             for slot in self._slots:
@@ -303,5 +290,30 @@ def _end_at_once(number: int, _frame: FrameType | None) -> NoReturn:
     sys.exit(128 + number)
 
 
+def own_job(told: HostJob, options: Options, layout: JobLayout, key: bytes) -> HostJob:
+    """What a node runs where the launcher wants a rank: of what it was told no more than who and where that is.
+
+    Raises:
+        ProtocolError: It is not one rank.
+    """
+    rank, silence_limit_s = told.ranks[0] if len(told.ranks) == 1 else None, told.silence_limit_s
+    if rank is None or type(rank.rank) is not int or rank.rank < 0 or not isinstance(silence_limit_s, int | float):
+        raise ProtocolError("the launcher wants something else than one rank in one slot")
+    return HostJob(
+        ranks=(RankJob(rank.rank, _decided(rank.environ)),),
+        argv=_layout.make_argv(options, _layout.this_python()),
+        cwd=os.path.abspath(options.workdir or os.getcwd()),
+        environ={**_layout.common_environ(options, layout, "", "", 0), **_decided(told.environ)},
+        blobs={"RINGCORE_KEY_FD": key},
+        speaks=True,
+        sharers=layout.size,
+        host=told.host if isinstance(told.host, str) else None,
+        silence_limit_s=silence_limit_s,
+        drain_when=None if options.elastic is None else options.elastic.drain_when,
+    )
+
+
 def _decided(environ: Mapping[str, Any]) -> dict[str, str]:
+    if not isinstance(environ, Mapping):
+        raise ProtocolError("the launcher sent variables that are none")
     return {name: text for name, text in environ.items() if name in _DECIDED and isinstance(text, str)}
