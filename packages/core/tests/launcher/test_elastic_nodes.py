@@ -135,6 +135,31 @@ def test_a_node_that_is_told_to_end_lets_its_ranks_leave(
     assert [process.wait(60) for process in (nodes[0], again)] == [0, 0]
 
 
+def test_a_node_that_falls_silent(
+    ringrun: Ringrun, script: Script, pids: Pids, start: Start, hosts: list[Host]
+) -> None:
+    directory = ringrun.directory
+    words = node("--heartbeat-s", "0.5", "--nproc-per-node", "2", train(script))
+    launcher = start(0, *LAUNCHER, "--nproc-per-node", "2", "-np", "4", "--agent-timeout", "2", *AT_ONCE)
+    nodes = [start(host, *words) for host in (1, 2)]
+    first = begun(directory, 4)
+    hosts[2].set_link(up=False)
+    try:
+        left = begun(directory, 6)[4:]  # Of four two, and the launcher's vote.
+        assert {line["size"] for line in left} == {2} and engines(left) < engines(first)
+        _, stderr = nodes[1].communicate(timeout=60)
+        assert nodes[1].returncode == 1
+        assert "the launcher of this job has gone (nothing was heard for 2 s); the ranks here end" in stderr
+    finally:
+        hosts[2].set_link(up=True)
+    again = start(2, *words)
+    eventually(lambda: [line["size"] for line in told(directory, "begin")][-4:] == [4] * 4, "the node has come again")
+    (directory / "stop").touch()
+    _, told_by_launcher = launcher.communicate(timeout=60)
+    assert launcher.returncode == 0, told_by_launcher
+    assert [process.wait(60) for process in (nodes[0], again)] == [0, 0]
+
+
 def test_what_a_failed_job_tells_its_nodes(ringrun: Ringrun, script: Script, pids: Pids, start: Start) -> None:
     name = script("import ringcore; ringcore.init(); raise LookupError('no such row')")
     launcher = start(0, *LAUNCHER, "-np", "2")
