@@ -22,6 +22,7 @@ from support.processes import LIMIT_S, clean_environ, eventually
 TEMPLATES = {
     "indexed-job.yaml": "indexedJob", "mpijob.yaml": "mpiJob", "cluster-training-runtime.yaml": "runtime",
     "elastic-job.yaml": "elasticJob", "elastic-jobset.yaml": "elasticJobSet",
+    "elastic-training-runtime.yaml": "elasticRuntime",
 }  # fmt: skip
 NOTHING = dict.fromkeys(TEMPLATES.values(), False)
 PROGRAM = """
@@ -62,7 +63,7 @@ def test_what_the_chart_renders_is_valid(tmp_path: Path, values: dict[str, Any])
         for index, pod in enumerate(pod_templates(document)):
             whole = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": f"pod-{index}"}}
             documents.append(("core", {**whole, "template": pod}))
-    assert len(documents) == 16
+    assert len(documents) == 19
     validate(documents)
 
 
@@ -136,7 +137,8 @@ def environ(hosts: list[Host], tmp_path: Path) -> dict[str, str]:
 def start_pod(
     host: Host, container: dict[str, Any], own: dict[str, str], environ: dict[str, str], folder: Path
 ) -> subprocess.Popen[bytes]:
-    variables = {**own, **{item["name"]: item["value"] for item in container.get("env", [])}}
+    given = {item["name"]: item["value"] for item in container.get("env", []) if "value" in item}
+    variables = {**own, **given}
     words = [*container["command"], *container.get("args", [])]
     words = [re.sub(r"\$\((\w+)\)", lambda match: variables[match[1]], word) for word in words]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -212,7 +214,7 @@ def loss_after(steps: int) -> float:
     return (weight - 3) ** 2
 
 
-@pytest.mark.parametrize("kind", ["elasticJob", "elasticJobSet"])
+@pytest.mark.parametrize("kind", ["elasticJob", "elasticJobSet", "elasticRuntime"])
 def test_pods_of_an_elastic_job_vanish_and_come_back(
     hosts: list[Host], environ: dict[str, str], tmp_path: Path, kind: str
 ) -> None:
@@ -220,8 +222,14 @@ def test_pods_of_an_elastic_job_vanish_and_come_back(
     name = kind.lower()
     documents = load(render(tmp_path, **{"indexedJob": False, kind: True}, name=name, workers=2))
     rendezvous, node = (pod["spec"]["containers"][0] for pod in pod_templates(documents))
-    names = {"elasticJob": f"{name}-rendezvous", "elasticJobSet": f"{name}-set-rendezvous-0-0.{name}-set"}
+    # A JobSet names its pods, and tells them its name, which is that of the TrainJob it was made for.
+    job_set = {"elasticJobSet": f"{name}-set", "elasticRuntime": "digits"}.get(kind)
+    decider_name = f"{name}-rendezvous" if job_set is None else f"{job_set}-rendezvous-0-0.{job_set}"
     own = {"JOB_COMPLETION_INDEX": "0"}  # Names mean nothing at once.
+    for item in node["env"]:
+        if "valueFrom" in item:
+            assert item["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.labels['jobset.sigs.k8s.io/jobset-name']"
+            own[item["name"]] = str(job_set)
     with contextlib.ExitStack() as stack:
 
         def start(host: Host, container: dict[str, Any]) -> subprocess.Popen[bytes]:
@@ -235,7 +243,7 @@ def test_pods_of_an_elastic_job_vanish_and_come_back(
 
         first, second = start(hosts[1], node), start(hosts[2], node)
         decider = start(hosts[0], rendezvous)
-        name_pods(hosts[:1], [names[kind]])
+        name_pods(hosts[:1], [decider_name])
         eventually(lambda: len(ranks(2)) == 2, "both pods train")
         second.kill()  # With all that it has started, as a pod ends.
         eventually(lambda: ranks(1), "the other goes on")

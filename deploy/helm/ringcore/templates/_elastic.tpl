@@ -8,7 +8,6 @@ containers:
       - ringrun
       - --listen={{ .Values.port }}
       - --min-np={{ mul .Values.minWorkers .Values.ranksPerWorker }}
-      - --max-np={{ mul .Values.workers .Values.ranksPerWorker }}
     env:
       - name: RINGCORE_KEY_FILE
         value: /run/secrets/ringcore/key
@@ -45,10 +44,18 @@ containers:
       - --nnodes=1:{{ max 2 .Values.workers }}
       - --nproc-per-node={{ .Values.ranksPerWorker }}
       - --rdzv-endpoint={{ .endpoint }}:{{ .Values.port }}
+    args:
 {{- range .Values.command }}
       - {{ printf "%q" . }}
 {{- end }}
     env:
+{{- if .set }}
+      # The name of the JobSet begins those of its pods.
+      - name: JOBSET_NAME
+        valueFrom:
+          fieldRef:
+            fieldPath: metadata.labels['jobset.sigs.k8s.io/jobset-name']
+{{- end }}
       - name: RINGCORE_KEY_FILE
         value: /run/secrets/ringcore/key
       - name: RINGCORE_START_TIMEOUT_S
@@ -84,4 +91,49 @@ rules:
   - action: Ignore
     onPodConditions:
       - type: DisruptionTarget
+{{- end }}
+{{- /* Both as a JobSet. If the pod that decides fails, all begin anew, from the job's checkpoint. */}}
+{{- define "ringcore.jobset" -}}
+network:
+  enableDNSHostnames: true
+  publishNotReadyAddresses: true
+successPolicy:
+  operator: All
+  targetReplicatedJobs:
+    - rendezvous
+failurePolicy:
+  maxRestarts: {{ .Values.restarts }}
+replicatedJobs:
+  - name: rendezvous
+    replicas: 1
+    template:
+      spec:
+        completionMode: Indexed
+        completions: 1
+        parallelism: 1
+        backoffLimit: 0
+        podFailurePolicy:
+{{ include "ringcore.disruptions" . | indent 10 }}
+        template:
+          spec:
+{{ include "ringcore.rendezvous" . | indent 12 }}
+  - name: node
+    replicas: 1
+    template:
+{{- if .trainer }}
+      metadata:
+        labels:
+          trainer.kubeflow.org/trainjob-ancestor-step: trainer
+{{- end }}
+      spec:
+        completionMode: Indexed
+        completions: {{ .Values.workers }}
+        parallelism: {{ .Values.workers }}
+        # A pod that fails comes again so often, and one that Kubernetes takes away however often it does.
+        backoffLimitPerIndex: {{ .Values.restarts }}
+        podFailurePolicy:
+{{ include "ringcore.disruptions" . | indent 10 }}
+        template:
+          spec:
+{{ include "ringcore.node" (dict "Values" .Values "set" true "endpoint" "$(JOBSET_NAME)-rendezvous-0-0.$(JOBSET_NAME)") | indent 12 }}
 {{- end }}

@@ -52,6 +52,10 @@ def write_key(path: Path) -> None:
         file.write(os.urandom(32))
 
 
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def node(*words: str) -> list[str]:
     return ["--nnodes", "1:3", "--rdzv-endpoint", f"host0:{PORT}", "--key-file", "job.key", *words]
 
@@ -110,6 +114,25 @@ def test_a_rank_that_fails_is_started_again_in_its_slot(
     # What ranks print stays on their node, as does that one of them was killed.
     assert sum(out.count("it is ") for out, _ in said) == 4
     assert sum("here was killed by SIGKILL" in err for _, err in said) == 1
+
+
+def test_a_node_is_missed_also_when_its_first_process_has_failed(
+    ringrun: Ringrun, script: Script, pids: Pids, start: Start
+) -> None:
+    directory = ringrun.directory
+    name = train(script)
+    launcher = start(0, *LAUNCHER, "-np", "2", *AT_ONCE)
+    nodes = [start(host, *node(name)) for host in (1, 2)]
+    victim = begun(directory, 2)[0]["pid"]
+    lost = next(process for process in nodes if parent_of(victim) == process.pid)
+    os.kill(victim, signal.SIGKILL)
+    begun(directory, 5)  # One alone, and two.
+    lost.kill()
+    assert begun(directory, 6)[5]["size"] == 1
+    (directory / "stop").touch()
+    _, told_by_launcher = launcher.communicate(timeout=60)
+    assert launcher.returncode == 0, told_by_launcher
+    assert "this node has gone" in told_by_launcher
 
 
 def test_a_node_that_is_told_to_end_lets_its_ranks_leave(
