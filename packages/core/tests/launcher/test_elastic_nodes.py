@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.elastic import AT_ONCE, begun, engines, told, train
@@ -35,10 +36,12 @@ def start(ringrun: Ringrun, hosts: list[Host], pids: Pids) -> Iterator[Start]:
     ringrun.environ["OMP_NUM_THREADS"] = "1"
     with contextlib.ExitStack() as stack:
 
-        def begin(host: int, *words: str, program: Sequence[str] = RINGRUN) -> subprocess.Popen[str]:
+        def begin(
+            host: int, *words: str, program: Sequence[str] = RINGRUN, stdout: Any = subprocess.PIPE
+        ) -> subprocess.Popen[str]:
             process = subprocess.Popen(
                 hosts[host].command([*program, *words], ringrun.directory), env=ringrun.environ, text=True,
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE,
             )  # fmt: skip
             stack.enter_context(process)
             stack.callback(process.kill)
@@ -245,6 +248,17 @@ def test_who_may_not_or_cannot_come(ringrun: Ringrun, script: Script, pids: Pids
     _, stderr = stranger.communicate(timeout=60)
     assert stranger.returncode == 2 and "does not know this job's key" in stderr, stderr
     assert not (ringrun.directory / "ran").exists()
+
+
+def test_a_node_whose_output_is_lost(ringrun: Ringrun, script: Script, start: Start) -> None:
+    launcher = start(0, *LAUNCHER)
+    name = script("import ringcore; ringcore.init(); print('x')")
+    with open("/dev/full", "w") as full:
+        process = start(1, *node(name), stdout=full)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "the job has ended well; the exit code here is 1 as standard output could not be written" in stderr
+    assert launcher.wait(60) == 0
 
 
 def test_a_node_of_another_version(ringrun: Ringrun, script: Script, start: Start) -> None:

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 _EXIT_ALONE = 1
 # For so long the address that the launcher's name had is dialled.
 _ATTEMPT_S = 5.0
-# After a signal, or with nobody left to hear of it, nobody waits longer for a reader of what was printed.
+# Something that was printed here is lost.
+_EXIT_LOST = 1
+# After a signal nobody waits longer for a reader of what was printed.
 _LAST_WORDS_S = 1.0
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # All that a launcher decides about a rank: its place, and where and as which job the ranks meet.
@@ -98,6 +100,10 @@ class Node:
         for slot in self._slots:
             slot.close()
         self._write_out()
+        if self._output.lost is not None and self._code == 0:
+            self._code = _EXIT_LOST
+            self.say(f"the job has ended well; the exit code here is {_EXIT_LOST} as {self._output.lost}")
+            self._write_out()
         return self._code
 
     def _dial(self, number: int, deadline: float) -> tuple[socket.socket, bytes]:
@@ -174,6 +180,8 @@ class Node:
         if number not in _ENDING:
             for slot in self._slots:
                 slot.signal(number)
+        elif self._code is not None:  # All that is left is output that nobody reads.
+            self._output.abandon()
         elif self._left_by is not None:
             self.finish(128 + number, f"{name}: the ranks here are killed")
         else:
@@ -199,8 +207,9 @@ class Node:
         self.finish(128 + signal.SIGPIPE, "")
 
     def _write_out(self) -> None:
-        self._output.hurry()
-        self._loop.call_later(_LAST_WORDS_S, self._output.abandon)
+        if self._left_by is not None:
+            self._output.hurry()
+            self._loop.call_later(_LAST_WORDS_S, self._output.abandon)
         while not self._output.idle:
             self._loop.run_once()
 
