@@ -161,6 +161,21 @@ def test_a_node_that_is_told_to_end_lets_its_ranks_leave(
     assert [process.wait(60) for process in (nodes[0], again)] == [0, 0]
 
 
+def test_a_node_that_is_told_to_end_while_it_waits_for_others(
+    ringrun: Ringrun, script: Script, pids: Pids, start: Start
+) -> None:
+    launcher = start(0, "--nnodes", "2:3", *LAUNCHER[2:])
+    early = start(1, *node(script("import ringcore; write_pid(rank); ringcore.init()")))
+    (rank,) = pids.wait(1).values()
+    # The thread that hears the launcher comes with init().
+    eventually(lambda: len(os.listdir(f"/proc/{rank}/task")) > 1, "it waits in init()")
+    early.terminate()
+    _, stderr = early.communicate(timeout=60)
+    assert early.returncode == 128 + signal.SIGTERM, stderr
+    launcher.terminate()
+    assert launcher.wait(60) == 128 + signal.SIGTERM
+
+
 def test_a_node_that_falls_silent(
     ringrun: Ringrun, script: Script, pids: Pids, start: Start, hosts: list[Host]
 ) -> None:
