@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -14,10 +16,14 @@ import pytest
 from support.deployment import CHART, DEPLOY, ROOT, helm, load, render, tool, validate
 from support.mpis import installed
 from support.namespaces import Host, environ_with_ssh, namespaces
-from support.processes import LIMIT_S, clean_environ
+from support.processes import LIMIT_S, clean_environ, eventually
 
 # Template -> the value that asks for it.
-TEMPLATES = {"indexed-job.yaml": "indexedJob", "mpijob.yaml": "mpiJob", "cluster-training-runtime.yaml": "runtime"}
+TEMPLATES = {
+    "indexed-job.yaml": "indexedJob", "mpijob.yaml": "mpiJob", "cluster-training-runtime.yaml": "runtime",
+    "elastic-job.yaml": "elasticJob", "elastic-jobset.yaml": "elasticJobSet",
+    "elastic-training-runtime.yaml": "elasticRuntime",
+}  # fmt: skip
 NOTHING = dict.fromkeys(TEMPLATES.values(), False)
 PROGRAM = """
 import os, socket
@@ -47,14 +53,17 @@ def pod_templates(node: Any) -> Iterator[dict[str, Any]]:
 )
 def test_what_the_chart_renders_is_valid(tmp_path: Path, values: dict[str, Any]) -> None:
     documents: list[tuple[str, dict[str, Any]]] = []
-    kinds = {"v1": "core", "batch": "core", "trainer.kubeflow.org": "runtime", "kubeflow.org": "mpi"}
+    kinds = {
+        "v1": "core", "batch": "core", "trainer.kubeflow.org": "runtime", "jobset.x-k8s.io": "jobset",
+        "kubeflow.org": "mpi",
+    }  # fmt: skip
     assert load(render(tmp_path, **NOTHING, **values)) == []
     for document in load(render(tmp_path, **dict.fromkeys(NOTHING, True), **values)):
         documents.append((kinds[document["apiVersion"].partition("/")[0]], document))
         for index, pod in enumerate(pod_templates(document)):
             whole = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": f"pod-{index}"}}
             documents.append(("core", {**whole, "template": pod}))
-    assert len(documents) == 8
+    assert len(documents) == 19
     validate(documents)
 
 
@@ -62,10 +71,16 @@ def test_a_document_that_does_not_fit_is_found(tmp_path: Path) -> None:
     service, job = load(render(tmp_path))
     (mpi,) = load(render(tmp_path, indexedJob=False, mpiJob=True))
     (runtime,) = load(render(tmp_path, indexedJob=False, runtime=True))
+    (jobset,) = load(render(tmp_path, indexedJob=False, elasticJobSet=True))
+    elastic = load(render(tmp_path, indexedJob=False, elasticJob=True))[-1]
     job["spec"]["completion"] = 4
+    elastic["spec"]["podFailurePolicy"]["rules"][0]["onPodCondition"] = []
+    jobset["spec"]["replicatedJobs"][0]["replica"] = 1
     mpi["spec"]["runPolicy"]["cleanPodPolicy"] = "Runing"
     runtime["spec"]["mlPolicy"]["numNode"] = 2
-    for kind, document in (("core", job), ("mpi", mpi), ("runtime", runtime)):
+    for kind, document in (
+        ("core", job), ("core", elastic), ("mpi", mpi), ("runtime", runtime), ("jobset", jobset),
+    ):  # fmt: skip
         with pytest.raises(AssertionError):
             validate([(kind, document)])
     validate([("core", service)])
@@ -119,18 +134,23 @@ def environ(hosts: list[Host], tmp_path: Path) -> dict[str, str]:
     return environ_with_ssh(hosts[0], {**clean_environ(), "PATH": path, "OMP_NUM_THREADS": "1"})
 
 
+def start_pod(
+    host: Host, container: dict[str, Any], own: dict[str, str], environ: dict[str, str], folder: Path
+) -> subprocess.Popen[bytes]:
+    given = {item["name"]: item["value"] for item in container.get("env", []) if "value" in item}
+    variables = {**own, **given}
+    words = [*container["command"], *container.get("args", [])]
+    words = [re.sub(r"\$\((\w+)\)", lambda match: variables[match[1]], word) for word in words]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return host.popen(words, env={**environ, **variables}, cwd=folder, **pipes)
+
+
 def run_pods(
     hosts: Sequence[Host], container: dict[str, Any], own: Sequence[dict[str, str]], environ: dict[str, str],
     folder: Path, begun: Callable[[], object] = lambda: None,
 ) -> list[str]:  # fmt: skip
     """Starts a container on each host as the kubelet does, `own` being what the controller adds to its variables."""
-    processes = []
-    for host, added in zip(hosts, own, strict=True):
-        variables = {**added, **{item["name"]: item["value"] for item in container.get("env", [])}}
-        words = [*container["command"], *container.get("args", [])]
-        words = [re.sub(r"\$\((\w+)\)", lambda match: variables[match[1]], word) for word in words]  # noqa: B023
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        processes.append(host.popen(words, env={**environ, **variables}, cwd=folder, **pipes))
+    processes = [start_pod(host, container, added, environ, folder) for host, added in zip(hosts, own, strict=True)]
     begun()
     outputs = [process.communicate(timeout=LIMIT_S) for process in processes]
     for process, (_, error) in zip(processes, outputs, strict=True):
@@ -159,6 +179,118 @@ def test_an_indexed_job(hosts: list[Host], environ: dict[str, str], tmp_path: Pa
     total = float(size * (size + 1) // 2)
     links = "tls" if each == 1 else "shm tls"
     assert found == [f"PLACE {r} {size} {r % each} host{r // each} {total} {links}" for r in range(size)]
+
+
+STAYS = """
+import os
+import numpy as np
+import ringcore
+from ringcore import elastic
+
+ringcore.init()
+
+def all_wish(name):
+    return ringcore.allreduce(np.array([os.path.exists(name)]), op=ringcore.Min)[0]
+
+@elastic.run
+def train(state):
+    open(f"size.{ringcore.size()}.{os.getpid()}", "w").close()
+    while not all_wish("stop"):
+        gradient = 2 * (state.weight - 3)  # of the loss (weight - 3) ** 2, the same on each rank
+        state.weight = state.weight - 0.001 * ringcore.allreduce(gradient, op=ringcore.Average)
+        state.step += 1
+        state.commit()
+    loss = float((state.weight[0] - 3) ** 2)
+    os.write(1, f"LOSS {state.step} {loss.hex()} {ringcore.size()}\\n".encode())
+
+train(elastic.ObjectState(weight=np.zeros(1), step=0))
+"""
+
+
+def loss_after(steps: int) -> float:
+    weight = 0.0
+    for _ in range(steps):
+        weight -= 0.001 * (2 * (weight - 3))
+    return (weight - 3) ** 2
+
+
+@pytest.mark.parametrize("kind", ["elasticJob", "elasticJobSet", "elasticRuntime"])
+def test_pods_of_an_elastic_job_vanish_and_come_back(
+    hosts: list[Host], environ: dict[str, str], tmp_path: Path, kind: str
+) -> None:
+    (tmp_path / "train.py").write_text(STAYS)
+    name = kind.lower()
+    documents = load(render(tmp_path, **{"indexedJob": False, kind: True}, name=name, workers=2))
+    rendezvous, node = (pod["spec"]["containers"][0] for pod in pod_templates(documents))
+    # A JobSet names its pods, and tells them its name, which is that of the TrainJob it was made for.
+    job_set = {"elasticJobSet": f"{name}-set", "elasticRuntime": "digits"}.get(kind)
+    decider_name = f"{name}-rendezvous" if job_set is None else f"{job_set}-rendezvous-0-0.{job_set}"
+    own = {"JOB_COMPLETION_INDEX": "0"}  # Names mean nothing at once.
+    for item in node["env"]:
+        if "valueFrom" in item:
+            assert item["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.labels['jobset.sigs.k8s.io/jobset-name']"
+            own[item["name"]] = str(job_set)
+    with contextlib.ExitStack() as stack:
+
+        def start(host: Host, container: dict[str, Any]) -> subprocess.Popen[bytes]:
+            process = start_pod(host, container, own, environ, tmp_path)
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            return process
+
+        def ranks(size: int) -> set[str]:
+            return {path.name.rpartition(".")[2] for path in tmp_path.glob(f"size.{size}.*")}
+
+        first, second = start(hosts[1], node), start(hosts[2], node)
+        decider = start(hosts[0], rendezvous)
+        name_pods(hosts[:1], [decider_name])
+        eventually(lambda: len(ranks(2)) == 2, "both pods train")
+        second.kill()  # With all that it has started, as a pod ends.
+        eventually(lambda: ranks(1), "the other goes on")
+        third = start(hosts[2], node)
+        eventually(lambda: len(ranks(2)) == 3, "another pod has joined it")
+        third.terminate()
+        _, error = third.communicate(timeout=LIMIT_S)
+        assert third.returncode == 128 + signal.SIGTERM, error.decode()  # With 0 its index would be done.
+        fourth = start(hosts[2], node)
+        eventually(lambda: len(ranks(2)) == 4, "and another one")
+        (tmp_path / "stop").touch()
+        outputs = [process.communicate(timeout=LIMIT_S) for process in (decider, first, fourth)]
+        assert [process.returncode for process in (decider, first, fourth)] == [0, 0, 0], outputs
+    assert ranks(1) <= ranks(2), "who was left is the same process"
+    text = b"".join(output for output, _ in outputs).decode()
+    found = re.findall(r"LOSS (\d+) (\S+) 2", text)
+    assert len(found) == 2 and len(set(found)) == 1, text
+    assert float.fromhex(found[0][1]) == loss_after(int(found[0][0])), "as if no pod had ever gone"
+
+
+def test_an_elastic_job_whose_rendezvous_moves_to_another_pod_begins_anew(
+    hosts: list[Host], environ: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(STAYS)
+    documents = load(render(tmp_path, indexedJob=False, elasticJob=True, name="moves", workers=1))
+    rendezvous, node = (pod["spec"]["containers"][0] for pod in pod_templates(documents))
+    with contextlib.ExitStack() as stack:
+
+        def start(host: Host, container: dict[str, Any]) -> subprocess.Popen[bytes]:
+            process = start_pod(host, container, {"JOB_COMPLETION_INDEX": "0"}, environ, tmp_path)
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            return process
+
+        name_pods(hosts[:1], ["moves-rendezvous"])
+        decider, pod = start(hosts[0], rendezvous), start(hosts[2], node)
+        eventually(lambda: list(tmp_path.glob("size.1.*")), "it trains")
+        decider.kill()
+        _, error = pod.communicate(timeout=LIMIT_S)
+        assert pod.returncode == 1 and b"the launcher of this job has gone" in error
+        pod = start(hosts[2], node)  # Whose name service still knows the old pod.
+        decider = start(hosts[1], rendezvous)
+        table = hosts[0].directory / "hosts"
+        table.write_text(table.read_text().replace(f"{hosts[0].address} moves-", f"{hosts[1].address} moves-"))
+        eventually(lambda: len(list(tmp_path.glob("size.1.*"))) == 2, "it trains again")
+        (tmp_path / "stop").touch()
+        assert [process.wait(LIMIT_S) for process in (decider, pod)] == [0, 0]
 
 
 def test_a_node_of_the_kubeflow_trainer(hosts: list[Host], environ: dict[str, str], tmp_path: Path) -> None:

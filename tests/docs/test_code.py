@@ -192,7 +192,7 @@ def test_its_commands_run(page: Path, tmp_path: Path) -> None:
 
 def check_without_running(line: str) -> None:
     """What can be said of a command without its cluster, or the package index."""
-    words = shlex.split(line)
+    words = shlex.split(line.removesuffix("&"))
     if words[0] == "ringrun":
         _options.parse(words[1:], {})
     elif words[0] == "ringcore":

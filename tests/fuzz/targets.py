@@ -20,16 +20,19 @@ from ringcore.commands import _trace
 from ringcore.commands._findings import find
 from ringcore.commands._trace_page import page
 from ringcore.commands.timeline import report
-from ringcore.launcher import _config, _frames, _hosts, _remote, _summary
+from ringcore.launcher import _config, _frames, _hosts, _options, _remote, _summary
 from ringcore.launcher._job import HostJob, RankExit
+from ringcore.launcher._layout import JobLayout
 from ringcore.launcher.elastic.discovery import parse as parse_hosts
 from ringcore.launcher.external import tickets
+from ringcore.launcher.node import own_job
 from ringcore.network import read as read_topology
 from ringcore.planning import Plan
 from ringcore.planning.msccl import parse_msccl
 
 KEY = bytes(range(32))
 _DIGEST = hmac.digest
+_NODE = _options.parse(["--nnodes=1:2", "--rdzv-endpoint=127.0.0.1:1", "true"], {})
 
 
 class FlawError(AssertionError):
@@ -166,6 +169,10 @@ def agent_job(data: bytes) -> None:
     with contextlib.suppress(_frames.ProtocolError):
         job = HostJob.from_json(data)
         require(all(isinstance(word, str) for word in job.argv), "a command is of words")
+        own = own_job(job, _NODE, JobLayout(1, 1, ()), KEY)
+        require(own.argv == ("true",) and own.cwd == os.getcwd(), "a node runs what it was started with")
+        names = {*own.environ, *own.ranks[0].environ}
+        require(not {"PATH", "LD_PRELOAD", "PYTHONPATH"} & names, "and with its own variables")
 
 
 # In memory: a file a run is the most of its time.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -216,3 +217,73 @@ def test_a_batch_job_that_is_requeued_goes_on(cluster: Slurm, environ: dict[str,
     except AssertionError as error:
         raise AssertionError(f"{error}\n{out.read_text()}\n{cluster.logs()}") from None
     assert {"RESUMED 0 2 True", "RESUMED 1 2 True"} <= set(out.read_text().splitlines())
+
+
+STAYS = """
+import os, socket
+import numpy as np
+import ringcore
+from ringcore import elastic
+
+ringcore.init()
+
+@elastic.run
+def train(state):
+    with open(f"new.{os.getpid()}", "w") as file:
+        file.write(str(os.getppid()))
+    os.rename(f"new.{os.getpid()}", f"trains.{ringcore.size()}.{socket.gethostname()}.{os.getpid()}")
+    while not ringcore.allreduce(np.array([os.path.exists("stop")]), op=ringcore.Min)[0]:
+        state.total += float(ringcore.allreduce(np.ones(1), op=ringcore.Average)[0])
+        state.step += 1
+        state.commit()
+    print("ENDED", ringcore.size(), state.step == state.total, flush=True)
+
+train(elastic.ObjectState(step=0, total=0.0))
+"""
+ELASTIC = """#!/bin/sh
+#SBATCH -N2 -n2 --no-kill
+node="{ringrun} --nnodes 1:2 --rdzv-endpoint $SLURMD_NODENAME:29400 --key-file job.key train.py"
+{ringrun} --nnodes 1:2 -np 2 --listen 29400 --key-file job.key &
+launcher=$!
+srun -N2 -n2 --kill-on-bad-exit=0 --no-kill $node &
+until test -e lost; do sleep 0.1; done
+srun -N1 -n1 --overlap -w "$(cat lost)" $node &
+wait $launcher
+echo "JOB $?"
+wait
+"""
+
+
+def test_a_node_of_an_elastic_batch_job_that_is_lost_and_returns(
+    cluster: Slurm, environ: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(STAYS)
+    with open(os.open(tmp_path / "job.key", os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
+        file.write(os.urandom(32))
+    (tmp_path / "job.sh").write_text(ELASTIC.format(ringrun=" ".join(RINGRUN)))
+    out = tmp_path / "out"
+
+    def trains(size: int) -> dict[str, tuple[str, int]]:
+        """By process, its host and its ringrun."""
+        found = {path.name.split(".")[3]: path for path in tmp_path.glob(f"trains.{size}.*")}
+        return {process: (path.name.split(".")[2], int(path.read_text())) for process, path in found.items()}
+
+    def wait(condition: Callable[[], object], what: str) -> None:
+        try:
+            eventually(condition, what)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{out.read_text() if out.exists() else ''}\n{cluster.logs()}") from None
+
+    checked(cluster.run(["sbatch", "--parsable", "-o", "out", "job.sh"], environ, cwd=tmp_path))
+    wait(lambda: len(trains(2)) == 2, "both nodes train")
+    lost, kept = sorted(trains(2))
+    host, ringrun = trains(2)[lost]
+    os.kill(ringrun, signal.SIGKILL)
+    wait(lambda: list(trains(1)) == [kept], "the other goes on, in its process")
+    (tmp_path / "new.lost").write_text(host)
+    os.rename(tmp_path / "new.lost", tmp_path / "lost")
+    wait(lambda: len(trains(2)) == 3, "the node has returned")
+    (tmp_path / "stop").touch()
+    wait(lambda: "JOB" in out.read_text(), "the job has ended")
+    text = out.read_text()
+    assert "JOB 0" in text and text.count("ENDED 2 True") == 2, text

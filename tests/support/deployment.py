@@ -30,17 +30,29 @@ schema_of_mpi_jobs, documents = json.load(sys.stdin)
 def core(document):
     kubernetes_validate.validate(document, "1.37", strict=True)
 
-def runtime(document):
-    model = models.TrainerV1alpha1ClusterTrainingRuntime
+def keeps(again, document):  # it drops what it does not know, and adds defaults
+    if isinstance(document, dict):
+        return isinstance(again, dict) and all(key in again and keeps(again[key], document[key]) for key in document)
+    if isinstance(document, list):
+        return isinstance(again, list) and len(again) == len(document) and all(map(keeps, again, document))
+    return again == document
+
+def in_model(model, document):
     again = model.from_dict(document).to_dict()
-    if again != document:  # it drops what it does not know
+    if not keeps(again, document):
         raise SystemExit(f"not in the schema of the Kubeflow Trainer:\\n{document}\\n{again}")
+
+def runtime(document):
+    in_model(models.TrainerV1alpha1ClusterTrainingRuntime, document)
+
+def jobset(document):
+    in_model(models.JobsetV1alpha2JobSet, document)
 
 def mpi(document):
     jsonschema.validate(document, schema_of_mpi_jobs)
 
 for kind, document in documents:
-    {"core": core, "runtime": runtime, "mpi": mpi}[kind](document)
+    {"core": core, "runtime": runtime, "jobset": jobset, "mpi": mpi}[kind](document)
 """
 
 
@@ -112,7 +124,10 @@ def render(folder: Path, **values: Any) -> str:
 
 
 def validate(documents: list[tuple[str, dict[str, Any]]]) -> None:
-    """Compare documents with schemas: "core" is of Kubernetes, "runtime" of the Kubeflow Trainer, "mpi" of MPIJobs."""
+    """Compare documents with schemas: "core" is of Kubernetes, "runtime" and "jobset" of the Kubeflow Trainer.
+
+    "mpi" is of MPIJobs.
+    """
     command, given = [tool("python"), "-c", _VALIDATE], json.dumps([_MPI_JOB, documents])
     done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

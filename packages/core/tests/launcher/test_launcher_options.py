@@ -94,7 +94,19 @@ def test_options_become_the_ranks_variables(
         (["--host-discovery-script", "./none.sh"], "there is no file"),
         (["-H", "localhost:1", "--min-np", "2"], "the hosts have 1 slots"),
         (["--max-restarts", "3"], "elastic"),
-        (["--nnodes", "1:4"], "elastic"),
+        (["--nnodes", "1:4"], "the address of the launcher (ringrun --listen)"),
+        (["--nnodes", "4:1"], "MIN is more than MAX"),
+        (["--nnodes", "1:4:2"], "a number, or MIN:MAX"),
+        (["--nnodes", "1:4", "--rdzv-endpoint", "127.0.0.1:1"], "have to share a key"),
+        (["--nnodes", "1:4", "-H", "a:1"], "--hosts is for a ringrun that starts the ranks"),
+        (["--nnodes", "1:4", "--host-discovery-script", "x"], "come by themselves: leave out one of the two"),
+        (["--nnodes", "1:4", "-np", "2"], "-np is about the whole job"),
+        (["--nnodes", "1:4", "--min-np", "2"], "give it to its launcher (ringrun --listen)"),
+        (["--nnodes", "1:4", "--elastic-timeout", "2"], "--elastic-timeout is about the whole job"),
+        (["--nnodes", "1:4", "--servers", "1"], "leave out --nnodes"),
+        (["--nnodes", "1:4", "--listen", "29400"], "--listen runs no command"),
+        (["--listen", ":29400"], "PORT or HOST:PORT"),
+        (["--listen", "host:0"], "a port from 1 to 65535"),
         (["--mpi"], "mpirun"),
         (["--check-build"], "ringcore doctor"),
         (["-H", "a:1", "--hostfile", "x"], "not both"),
@@ -117,6 +129,28 @@ def test_refused_with_a_reason(ringrun: Ringrun, words: list[str], says: str) ->
     assert done.returncode == 2
     assert says in done.stderr and done.stderr.startswith("ringrun: ")
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--listen", "29400"], "how many ranks may be there"),
+        (["--listen", "29400", "--nnodes", "1:2", "-x", "A=b"], "--env is about what runs on a node"),
+        (["--listen", "29400", "--nnodes", "1:2", "--drain-when", "x"], "--drain-when is about what runs on a node"),
+        (["--listen", "29400", "--nnodes", "1:2"], "have to share a key"),
+        (["--listen", "0.0.0.0:29400", "--nnodes", "1:2", "--key-file", "job.key"], "name one address"),
+        (["--listen", "192.0.2.1:29400", "--nnodes", "1:2", "--key-file", "job.key"], "cannot listen on 192.0.2.1"),
+        (["--listen", "29400", "--nnodes", "1:2", "--key-file", "none.key"], "cannot read the key file"),
+        (["--nnodes", "1:2", "--rdzv-endpoint", "a:1"], "no command; for example: ringrun --nnodes 2:4"),
+    ],
+)
+def test_launchers_without_ranks_and_their_nodes_are_refused(ringrun: Ringrun, words: list[str], says: str) -> None:
+    key = ringrun.directory / "job.key"
+    key.touch(0o600)
+    key.write_bytes(bytes(32))
+    done = ringrun(*words)
+    assert done.returncode == 2
+    assert says in done.stderr and "Traceback" not in done.stderr
 
 
 def test_no_command_is_refused(ringrun: Ringrun) -> None:

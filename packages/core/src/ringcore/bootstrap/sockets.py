@@ -94,7 +94,7 @@ def dial(address: str, deadline: float, *, listens: bool = False) -> socket.sock
             targets = _resolve(host.strip("[]"), int(port))
         except OSError as error:
             raise BootstrapError(
-                f"the rendezvous host {host!r} does not resolve ({error}); check RINGCORE_RENDEZVOUS"
+                f"the rendezvous host {host!r} does not resolve ({error}); check RINGCORE_RENDEZVOUS or --rdzv-endpoint"
             ) from error
     while True:
         problems = []

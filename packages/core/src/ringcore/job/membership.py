@@ -109,10 +109,12 @@ class Membership:
         with self._changed:
             self._waits = True
             try:
-                self._changed.wait_for(lambda: self._dealt or self._invitation or self._dismissed or self._gone)
+                self._changed.wait_for(
+                    lambda: self._dealt or self._invitation or self._dismissed or self._leaves or self._gone
+                )
             finally:
                 self._waits = False
-        if self._dismissed:
+        if self._dismissed or (self._leaves and not (self._dealt or self._invitation)):
             self.leave()
         self._check_launcher()
         if self._dealt is None and self._invitation is not None:
@@ -171,10 +173,11 @@ class Membership:
         with self._changed:
             self._waits = True
             try:
-                self._changed.wait_for(lambda: self._gone)
+                self._changed.wait_for(lambda: self._leaves or self._gone)
             finally:
                 self._waits = False
         self._check_launcher()
+        self.leave()
 
     def tell_connected(self) -> None:
         """Tell the launcher that this process has met the others of its epoch."""

@@ -42,6 +42,7 @@ class Kind(enum.IntEnum):
     ASK = 16  # launcher: a question of somebody who looks at the job; `rank` is its number
     ANSWER = 17  # agent: JSON, see `_watching`; `rank` is the number of the question
     ABANDON = 18  # caller of the launcher: the scheduler does no more for this job
+    LEAVE = 19  # launcher: JSON; a node that has come by itself ends with this exit code, and why
     HOLD = 13  # launcher: leave these of the ranks' streams unread; `rank` is a sum of bits, see `hold_bits`
 
 

@@ -93,6 +93,8 @@ def make_layout(options: Options, settings: Settings) -> JobLayout:
     Raises:
         HostError: The options do not fit together, or a host does not exist.
     """
+    if options.is_node:
+        return _lay_out_node(options)
     if options.elastic is not None:
         return _lay_out_elastic(options)
     if options.nnodes > 1:
@@ -172,6 +174,34 @@ def _lay_out_hosts(options: Options, settings: Settings) -> JobLayout:
     return _with_rendezvous(dataclasses.replace(layout, bind=bind, master_addr=master), options)
 
 
+def _lay_out_node(options: Options) -> JobLayout:
+    """What is known of a job whose launcher this node's ranks come to: that, and how many they are."""
+    host, port = _endpoint(options)
+    require_key(options)
+    return JobLayout(options.nproc_per_node or 1, 1, (), rendezvous=f"tcp:{_bracketed(host)}:{port}", serves=False)
+
+
+def await_launcher(host: str, limit_s: float) -> None:
+    """Wait until the name of the first node, or of the launcher, means something: in Kubernetes it takes a while."""
+    if os.environ.get("JOB_COMPLETION_INDEX"):
+        from ringcore.bootstrap.sockets import await_name
+
+        await_name(host, limit_s)
+
+
+def require_key(options: Options) -> None:
+    """Find out that there is a key, where several ringruns share it.
+
+    Raises:
+        HostError: There is none.
+    """
+    if not ({"RINGCORE_KEY_FILE", "RINGCORE_KEY_FD"} & (options.settings.keys() | os.environ.keys())):
+        raise HostError(
+            "the ringruns of several nodes have to share a key: make one with `(umask 077; head -c 32 /dev/urandom > "
+            "job.key)`, copy it to each node, and give --key-file job.key"
+        )
+
+
 def _lay_out_one_of_several(options: Options, settings: Settings) -> JobLayout:
     if options.hosts or options.hostfile:
         raise HostError("--nnodes means that each host has its own ringrun; with --hosts leave it out")
@@ -184,17 +214,10 @@ def _lay_out_one_of_several(options: Options, settings: Settings) -> JobLayout:
         each = options.np // options.nnodes
     each = each or 1
     host, port = _endpoint(options)
-    if os.environ.get("JOB_COMPLETION_INDEX"):
-        from ringcore.bootstrap.sockets import await_name
-
-        await_name(host, settings.start_timeout_s)
+    await_launcher(host, settings.start_timeout_s)
     slots = _hosts.slots_of([each] * options.nnodes)
     mine = tuple(slot for slot in slots if slot.host == options.node_rank)
-    if not ({"RINGCORE_KEY_FILE", "RINGCORE_KEY_FD"} & (options.settings.keys() | os.environ.keys())):
-        raise HostError(
-            "the ringruns of several nodes have to share a key: make one with `(umask 077; head -c 32 /dev/urandom > "
-            "job.key)`, copy it to each node, and give --key-file job.key"
-        )
+    require_key(options)
     return JobLayout(
         size=each * options.nnodes,
         group_size=options.nnodes,
@@ -215,7 +238,8 @@ def _endpoint(options: Options) -> tuple[str, int]:
         if asked is not None and asked.startswith("tcp:"):
             text = asked[len("tcp:") :]
         else:
-            raise HostError("--nnodes needs --master-addr or --rdzv-endpoint: the address of node 0")
+            whose = "the launcher (ringrun --listen)" if options.is_node else "node 0"
+            raise HostError(f"--nnodes needs --master-addr or --rdzv-endpoint: the address of {whose}")
     match = re.fullmatch(r"(\[[^\]]+\]|[^:]+)(?::([0-9]{1,5}))?", text)
     if match is None:
         raise HostError(f"{text!r} is no address; write HOST or HOST:PORT")
@@ -247,7 +271,7 @@ def make_argv(options: Options, python: str) -> tuple[str, ...]:
     command = tuple(options.command)
     if options.module:
         return (python, "-m", *command)
-    if command[0].endswith(".py") and not options.no_python:
+    if command and command[0].endswith(".py") and not options.no_python:
         return (python, *command)
     return command
 

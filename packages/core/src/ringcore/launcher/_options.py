@@ -57,6 +57,9 @@ class Options:
         settings: Environment variables of settings -> what was asked for.
         notes: Lines about options without effect.
         elastic: Of an elastic job.
+        nnodes: Hosts with a ringrun each; 1 also where their number changes.
+        node_range: The least and the most of them, where it does.
+        listen: Where this launcher, which has no ranks of its own, waits for them; the host may be None.
     """
 
     command: tuple[str, ...]
@@ -77,6 +80,8 @@ class Options:
     agent_timeout: float
     nproc_per_node: int | None
     nnodes: int
+    node_range: tuple[int, int] | None
+    listen: tuple[str | None, int] | None
     node_rank: int
     master_addr: str | None
     master_port: int | None
@@ -89,6 +94,11 @@ class Options:
     settings: Mapping[str, str]
     notes: tuple[str, ...]
     elastic: Elastic | None
+
+    @property
+    def is_node(self) -> bool:
+        """Whether this ringrun brings its ranks to the launcher of another host, who decides on the job."""
+        return self.node_range is not None and self.listen is None
 
 
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
@@ -113,10 +123,15 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         except _config.ConfigError as error:
             parser.error(str(error))
         found = parser.parse_args([*words, *argv])
-    if found.servers and (found.nnodes > 1 or _elastic(parser, found) is not None):
+    least, most = found.nnodes
+    is_elastic = least < most or (found.listen is not None and most > 1)
+    found.node_range, found.nnodes = (found.nnodes, 1) if is_elastic else (None, least)
+    if found.servers and (found.nnodes > 1 or found.node_range or _elastic(parser, found) is not None):
         parser.error("--servers are for a job of one ringrun whose ranks stay: leave out --nnodes, --min-np, --max-np")
     command = found.command[1:] if found.command[:1] == ["--"] else found.command
-    if not command:
+    if found.node_range is not None or found.listen is not None:
+        _check_coming_nodes(parser, found, command)
+    elif not command:
         parser.error("no command; for example: ringrun -np 2 python train.py")
     values: dict[str, Any] = {**vars(found), "command": tuple(command), "settings": _collect_settings(found)}
     values.update(env=tuple(found.env), notes=tuple(found.notes or ()), elastic=_elastic(parser, found))
@@ -124,17 +139,49 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     return Options(**{field.name: values[field.name] for field in dataclasses.fields(Options)})
 
 
+def _check_coming_nodes(parser: argparse.ArgumentParser, found: argparse.Namespace, command: Sequence[str]) -> None:
+    """Who decides on a job whose nodes come by themselves is its launcher; what runs on a node is said there alone."""
+    for name in ("hosts", "hostfile", "host_discovery_script"):
+        if getattr(found, name) is not None:
+            parser.error(
+                f"--{name.replace('_', '-')} is for a ringrun that starts the ranks on its hosts; those of --nnodes "
+                "MIN:MAX come by themselves: leave out one of the two"
+            )
+    if found.listen is not None:
+        if command:
+            parser.error("--listen runs no command: give it to the ringrun of each node, and leave it out here")
+        for name in ("env", "workdir", "log_dir", "drain_when"):
+            if getattr(found, name):
+                parser.error(f"--{name.replace('_', '-')} is about what runs on a node: give it to the ringruns there")
+        return
+    if not command:
+        parser.error("no command; for example: ringrun --nnodes 2:4 --rdzv-endpoint HOST:PORT python train.py")
+    for name in ("np", "min_np", "max_np", *_FURTHER):
+        if name != "drain_when" and getattr(found, name) is not None:
+            word = "-np" if name == "np" else f"--{name.replace('_', '-')}"
+            parser.error(
+                f"{word} is about the whole job: give it to its launcher (ringrun --listen); a node says how many "
+                "ranks it has by --nproc-per-node"
+            )
+
+
+# They say more about an elastic job.
+_FURTHER = (
+    "spares", "slots_per_host", "elastic_timeout", "reset_limit", "blacklist_cooldown_range", "drain_when",
+    "evict_slow",
+)  # fmt: skip
+
+
 def _elastic(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Elastic | None:
-    further = (
-        "spares", "slots_per_host", "elastic_timeout", "reset_limit", "blacklist_cooldown_range", "drain_when",
-        "evict_slow",
-    )  # fmt: skip
-    if found.min_np is None and found.max_np is None and found.host_discovery_script is None:
-        for name in further:
+    if found.node_range is None and (found.min_np, found.max_np, found.host_discovery_script) == (None, None, None):
+        if found.listen is not None:
+            parser.error("--listen has to know how many ranks may be there: give --nnodes MIN:MAX, or --min-np")
+        for name in _FURTHER:
             if getattr(found, name) is not None:
                 parser.error(f"--{name.replace('_', '-')} is for elastic jobs: give --min-np, --max-np or both as well")
         return None
-    least, most, spares = found.min_np or found.np or 1, found.max_np, found.spares or 0
+    few, many = (count and count * (found.nproc_per_node or 1) for count in found.node_range or (None, None))
+    least, most, spares = found.min_np or few or found.np or 1, found.max_np or many, found.spares or 0
     if spares and most is None:
         most = found.np
     if spares and most is None:

@@ -19,6 +19,11 @@ examples:
   ringrun -np 2 -m package.module           a module
   ringrun -np 8 -H node1:4,node2:4 train.py over ssh
 
+  ringrun --nnodes 2:4 --listen 29400 --key-file job.key
+                                            somewhere, for an elastic job whose nodes come by themselves,
+  ringrun --nnodes 2:4 --rdzv-endpoint HOST:29400 --key-file job.key train.py
+                                            and on each node
+
 Each rank of a job with --nnodes starts where its own ringrun runs; all of them need the same --key-file.
 The exit code is that of the first rank that failed; 128 + n if signal n ended it.
 """
@@ -171,8 +176,8 @@ def _add_hosts(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> N
         "--nnodes",
         type=_values.nodes,
         default=environ.get("PET_NNODES", "1"),
-        metavar="N",
-        help="number of hosts on each of which a ringrun is started",
+        metavar="N or MIN:MAX",
+        help="number of hosts on each of which a ringrun is started; with MIN:MAX hosts may come and go",
     )
     add(
         "--node-rank",
@@ -198,7 +203,13 @@ def _add_hosts(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> N
         "--rdzv-endpoint",
         default=environ.get("PET_RDZV_ENDPOINT"),
         metavar="HOST[:PORT]",
-        help="where node 0 serves the rendezvous (--master-addr, port 29400)",
+        help="where node 0 serves the rendezvous, or ringrun --listen waits (--master-addr, port 29400)",
+    )
+    add(
+        "--listen",
+        type=_values.place_to_listen,
+        metavar="[HOST:]PORT",
+        help="run no command: be the launcher that the ringruns of --nnodes MIN:MAX come to, and that decides",
     )
 
 

@@ -72,6 +72,8 @@ def ssh_argv(
 class FarHost:
     """The agent of another host, whatever connects it to the launcher."""
 
+    stays = False  # It takes one job after the other, and is not done with the first.
+
     def __init__(self, loop: Loop, name: str, events: RemoteEvents, silence_limit_s: float) -> None:
         """Make a host that is not connected yet.
 
@@ -163,7 +165,7 @@ class FarHost:
         elif kind is Kind.HELLO:
             self._events.on_hello(table_of(payload, host=str, python=str, port=int, executable=str, cwd=str))
         elif kind is Kind.DONE:
-            self._over = True
+            self._over = not self.stays
             self._events.on_done()
         elif kind is Kind.FAILED:
             failure = table_of(payload, message=str, code=int)

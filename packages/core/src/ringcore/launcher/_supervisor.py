@@ -38,7 +38,7 @@ _HEAR_S = 4.0
 _KILL_LIMIT_S = 5.0
 _EXIT_PIPE = 128 + signal.SIGPIPE
 _EXIT_LOST = 1
-_FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)
+FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,13 +106,14 @@ class Supervisor:
 
     def run(self) -> int:
         """Run the job to its end, and return the launcher's exit code."""
-        self._loop.on_signals((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *_FORWARDED), self._on_signal)
+        self._loop.on_signals((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *FORWARDED), self._on_signal)
         self._output.on_hold = self._hold
         self._output.on_reader_gone = lambda: self.stop(_EXIT_PIPE)
         try:
             self._connect()
             while self._goes_on():
                 self._loop.run_once()
+            self._part()
         finally:
             for host in self._hosts.values():
                 host.close()
@@ -133,6 +134,9 @@ class Supervisor:
     def _goes_on(self) -> bool:
         """Whether there is anything to wait for."""
         return bool(self._open)
+
+    def _part(self) -> None:
+        """The job is over: say so where somebody has to know."""
 
     def ask(self, question: str, done: Callable[[_watching.Answers], None]) -> None:
         """Ask all ranks, for somebody who looks at the job."""
@@ -354,7 +358,7 @@ class Supervisor:
             os._exit(self._conclude())  # Closing would wait for them; the guard goes on trying.
 
     def _on_signal(self, number: int) -> None:
-        if number in _FORWARDED:
+        if number in FORWARDED:
             for index in list(self._open) if self._launched else ():
                 self._hosts[index].signal(number)
         elif not self._open:  # All that is left is output that nobody reads.

@@ -83,12 +83,21 @@ def mebibytes(text: str) -> str:
     return str(int(float(_pattern(r"[0-9]+(\.[0-9]*)?", "a number of MiB")(text)) * 1024**2))
 
 
-def nodes(text: str) -> int:
-    """A number of hosts; torchrun's range only where both ends are the same."""
-    low, _, high = text.partition(":")
-    if high and high != low:
-        raise argparse.ArgumentTypeError(f"value is {text!r}, but {_ELASTIC}: give one number")
-    return positive(low)
+def nodes(text: str) -> tuple[int, int]:
+    """A number of hosts, or torchrun's range of an elastic job."""
+    low, sign, high = _pattern(r"[0-9]{1,6}(:[0-9]{1,6})?", "a number, or MIN:MAX")(text).partition(":")
+    least, most = positive(low), positive(high if sign else low)
+    if least > most:
+        raise argparse.ArgumentTypeError(f"value is {text!r}, but MIN is more than MAX: the job could never run")
+    return least, most
+
+
+def place_to_listen(text: str) -> tuple[str | None, int]:
+    """PORT or HOST:PORT."""
+    host, sign, number = text.rpartition(":")
+    if sign and not host.strip("[]"):
+        raise argparse.ArgumentTypeError(f"value is {text!r}, but accepted is PORT or HOST:PORT")
+    return host.strip("[]") or None, port(number)
 
 
 def no_restart(text: str) -> int:

@@ -354,54 +354,75 @@ def _private_directory() -> str:
     return path
 
 
-class _RemoteAgent:
-    """An agent whose launcher is at the other end of standard input and output."""
+class FarAgent:
+    """An agent whose launcher is at the other end of a connection.
 
-    def __init__(self, given: Mapping[str, Any], start: Start) -> None:
-        self._guard = Guard.start()
+    Args:
+        loop: Calls back.
+        guard: See `Agent`.
+        fds: To read from the launcher, and another one to write to it.
+        given: See `serve`.
+        start: Starts a rank, as `_process.start` does.
+    """
+
+    def __init__(
+        self, loop: Loop, guard: Guard, fds: tuple[int, int], given: Mapping[str, Any], start: Start = _process.start
+    ) -> None:
         self._given = given
-        self._loop = Loop()
-        self._agent = Agent(self._loop, self._guard, self, start)
-        self._running = True
+        self._loop = loop
+        self._agent = Agent(loop, guard, self, start)
+        self.running = True  # The launcher is there.
+        self.failed = False  # A rank has ended badly.
         self._done = False
-        self._failed = False  # A rank has ended badly.
         self._silence: Timer | None = None
         self._silence_limit_s = 30.0
         self._held: frozenset[Kind] = frozenset()  # As the launcher says.
         seals = _frames.Seals.of_agent(given["secret"]) if "secret" in given else None
-        self._pipe = FramePipe(self._loop, 0, 1, on_frame=self._on_frame, on_close=self._on_close, seals=seals)
+        self._pipe = FramePipe(loop, *fds, on_frame=self._on_frame, on_close=self._on_close, seals=seals)
         self._pipe.on_drained = self._hold
 
-    def run(self) -> bool:
-        self._loop.on_signals((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), self._on_signal)
+    def greet(self) -> None:
+        """Tell the launcher that this host waits for a job."""
         hello = {"host": socket.gethostname(), "port": free_port(), "python": sys.version.split()[0]}
         hello |= {"executable": sys.executable, "cwd": os.getcwd(), **self._given.get("hello", {})}
         self._pipe.send_raw(_frames.MAGIC)
         self._pipe.send(Kind.HELLO, 0, json.dumps(hello).encode())
         self._restart_silence()
-        while self._running and not (self._done and self._pipe.idle):
-            self._loop.run_once()
+
+    @property
+    def has_done(self) -> bool:
+        """Whether the launcher knows that no process of its job is left here."""
+        return self._done and self._pipe.idle
+
+    def close(self) -> None:
+        """End everything at once, and hear nothing more."""
+        self.running = False
+        if self._silence is not None:
+            self._silence.cancel()
+        self._pipe.close()
         self._agent.close()
-        self._guard.close()
-        return self._done and self._failed
 
     # Events of the agent.
 
     def on_output(self, rank: int, kind: Kind, data: bytes) -> None:
+        """See `Events`."""
         self._pipe.send(kind, rank, data)
         if self._pipe.congested:
             self._hold()
 
     def on_exit(self, rank: int, how: RankExit) -> None:
-        self._failed |= how.code != 0
+        """See `Events`."""
+        self.failed |= how.code != 0
         self._pipe.send(Kind.EXIT, rank, json.dumps(dataclasses.asdict(how)).encode())
 
     def on_note(self, text: str) -> None:
+        """See `Events`."""
         self._pipe.send(Kind.NOTE, 0, text.encode())
 
     def on_done(self) -> None:
-        self._pipe.send(Kind.DONE)
+        """See `Events`."""
         self._done = True
+        self._pipe.send(Kind.DONE)
 
     # Events of the connection.
 
@@ -435,9 +456,11 @@ class _RemoteAgent:
         try:
             self._agent.start(job)
         except _process.StartError as error:
-            text = json.dumps({"message": str(error), "code": error.exit_code})
-            self._pipe.send(Kind.FAILED, 0, text.encode())
-            self._done = True
+            self._on_start_error(error)
+
+    def _on_start_error(self, error: _process.StartError) -> None:
+        self._pipe.send(Kind.FAILED, 0, json.dumps({"message": str(error), "code": error.exit_code}).encode())
+        self._done = True
 
     def _restart_silence(self) -> None:
         # The connection may have been cut without a word to either end.
@@ -446,14 +469,14 @@ class _RemoteAgent:
         self._silence = self._loop.call_later(self._silence_limit_s, self._on_silence)
 
     def _on_silence(self) -> None:
-        self._running = False
+        self._on_close(f"nothing was heard for {self._silence_limit_s:g} s")
 
     def _on_close(self, _reason: str) -> None:
-        self._running = False
+        self.running = False
 
-    def _on_signal(self, number: int) -> None:
-        # Whoever ends a host or a pod sends SIGTERM first; a second one, or another signal, ends the ranks at once.
-        self._running = number == signal.SIGTERM and self._agent.drain()
+    def drain(self) -> bool:
+        """See `Agent.drain`."""
+        return self._agent.drain()
 
 
 def serve(given: Mapping[str, Any], start: Start = _process.start) -> bool:
@@ -466,7 +489,22 @@ def serve(given: Mapping[str, Any], start: Start = _process.start) -> bool:
     Returns:
         Whether the launcher was there to hear that a rank had ended badly.
     """
-    return _RemoteAgent(given, start).run()
+    guard = Guard.start()
+    loop = Loop()
+    agent = FarAgent(loop, guard, (0, 1), given, start)
+
+    def end(number: int) -> None:
+        # Whoever ends a host or a pod sends SIGTERM first; a second one, or another signal, ends the ranks at once.
+        agent.running = number == signal.SIGTERM and agent.drain()
+
+    loop.on_signals((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), end)
+    agent.greet()
+    while agent.running and not agent.has_done:
+        loop.run_once()
+    heard = agent.has_done
+    agent.close()
+    guard.close()
+    return heard and agent.failed
 
 
 if __name__ == "__main__":

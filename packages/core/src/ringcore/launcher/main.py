@@ -105,6 +105,10 @@ def start_job(
         HostError, InvalidArgument, BootstrapError, KeyFileError: Found before any rank was started.
     """
     settings = _settings.Settings.from_environ({**os.environ, **options.settings})
+    if options.is_node:
+        return _run_node(options, settings, loop or Loop())
+    if options.listen is not None:
+        placed = _listen(options, settings)
     if options.servers and placed is not None:
         raise _hosts.HostError("a scheduler that starts the ranks starts no servers: leave out --servers")
     if placed is None:
@@ -118,8 +122,7 @@ def start_job(
     with contextlib.ExitStack() as stack:
         guard = Guard.start()  # Before the rendezvous and the output have their threads.
         stack.callback(guard.close)
-        for line in [*options.notes, *_settings.told_unknown(os.environ)]:
-            output.say(f"ringrun: {line}")
+        _say_first(output, options, placed)
         rendezvous = layout.rendezvous or ""
         job_id = options.settings.get("RINGCORE_JOB_ID") or _job_id(options, key)
         on_well_ended: Callable[[int], None] | None = None
@@ -139,7 +142,7 @@ def start_job(
         )
         if given.gate is not None:
             stack.callback(given.gate.close)
-        make = Supervisor if options.elastic is None else _elastic_supervisor(placed is not None)
+        make = Supervisor if options.elastic is None else _elastic_supervisor(options, placed is not None)
         supervisor = make(loop, guard, output, options, layout, given, settings.start_timeout_s)
         if on_start is not None:
             on_start(supervisor)
@@ -147,8 +150,53 @@ def start_job(
         return supervisor.run()
 
 
-def _elastic_supervisor(is_placed: bool) -> type[Supervisor]:
+def _run_node(options: Options, settings: _settings.Settings, loop: Loop) -> int:
+    from ringcore.launcher.node import Node
+
+    layout = _layout.make_layout(options, settings)
+    key = _read_key(options)
+    output = Output(loop, _output_options(options, layout), os.environ)
+    with contextlib.closing(Guard.start()) as guard:  # Before the output has its threads.
+        _say_first(output, options)
+        return Node(loop, guard, output, options, layout, key).run(settings.start_timeout_s)
+
+
+def _listen(options: Options, settings: _settings.Settings) -> Placed:
+    """Listens for nodes that come by themselves, at an address that their ranks reach as well."""
+    import ipaddress
+
+    from ringcore.bootstrap.interfaces import own_address
+    from ringcore.bootstrap.sockets import listen_tcp
+
+    assert options.listen is not None
+    host, port = options.listen
+    _layout.require_key(options)
+    key = _read_key(options)
+    if host is None and (settings.network_interfaces or settings.network):
+        host = _hosts.address_on(settings.network_interfaces, settings.network)
+    listener = listen_tcp(host or own_address(), port)
+    address = str(listener.getsockname()[0])
+    if ipaddress.ip_address(address.partition("%")[0]).is_unspecified:
+        listener.close()
+        raise _hosts.HostError(f"--listen {host}:{port}: name one address, which the nodes reach: ranks are told it")
+    return Placed(address, listener.detach(), key)
+
+
+def _say_first(output: Output, options: Options, placed: Placed | None = None) -> None:
+    for line in [*options.notes, *_settings.told_unknown(os.environ)]:
+        output.say(f"ringrun: {line}")
+    if options.listen is not None and placed is not None:
+        from ringcore.bootstrap.sockets import format_address
+
+        output.say(f"ringrun: waiting for nodes at {format_address((placed.bind, options.listen[1]))}")
+
+
+def _elastic_supervisor(options: Options, is_placed: bool) -> type[Supervisor]:
     # Most jobs are neither.
+    if options.listen is not None:
+        from ringcore.launcher.elastic.nodes import NodesSupervisor
+
+        return NodesSupervisor
     if is_placed:
         from ringcore.launcher.elastic.arrivals import PlacedElasticSupervisor
 
@@ -212,7 +260,8 @@ def _job_id(options: Options, key: bytes) -> str:
 def _read_key(options: Options) -> bytes:
     """Reads the key that several launchers share, or makes one for this job alone."""
     given = _settings.Settings.from_environ(options.settings)
-    if options.nnodes > 1 and given.key_fd is None and given.key_file is None:
+    is_one_of_several = options.nnodes > 1 or options.is_node or options.listen is not None
+    if is_one_of_several and given.key_fd is None and given.key_file is None:
         given = _settings.Settings.from_environ(os.environ)
     if given.key_fd is not None:
         data = os.pread(given.key_fd, 4096, 0)
@@ -249,6 +298,8 @@ def _output_options(options: Options, layout: JobLayout) -> OutputOptions:
         raise _hosts.HostError("--tee and --redirects say what of the log files is shown too: give --log-dir")
 
     def shows(rank: int, kind: Kind) -> bool:
+        if options.listen is not None:  # Each node shows it.
+            return False
         local_rank = local_ranks.get(rank, -1)  # Places that came later: nothing is asked for by local rank there.
         if options.local_ranks_filter is not None and local_rank not in options.local_ranks_filter:
             return False

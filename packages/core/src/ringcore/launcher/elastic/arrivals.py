@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 class PlacedElasticSupervisor(ElasticSupervisor):
     """One such job from start to end."""
 
+    _agent_class = PlacedHost
+    _agents_stay = False  # An agent takes one job after the other.
+    _agent_word = "task"
     _names: dict[str, str]  # Of each machine, as it is shown.
-    _strangers: set[_Arrival]  # Agents that have not said where they are.
+    _strangers: set[Arrival]  # Agents that have not said where they are.
 
     def _look_for_hosts(self) -> None:
         assert self._given.gate is not None
@@ -57,12 +60,13 @@ class PlacedElasticSupervisor(ElasticSupervisor):
         if self._stopping:
             connection.close()
             return
-        arrival = _Arrival(self)
+        arrival = Arrival(self)
         self._strangers.add(arrival)
-        arrival.agent = PlacedHost(self._loop, f"task {hello.from_rank}", arrival, self._options.agent_timeout)
+        name = f"{self._agent_word} {hello.from_rank}"
+        arrival.agent = self._agent_class(self._loop, name, arrival, self._options.agent_timeout)
         arrival.agent.attach(connection, secret)
 
-    def take(self, arrival: _Arrival, hello: dict[str, Any]) -> None:
+    def take(self, arrival: Arrival, hello: dict[str, Any]) -> None:
         """An agent has said where it is: it has a place from now on."""
         self._strangers.discard(arrival)
         place = self._places.take(Host(self._name_of(hello), 1))
@@ -74,7 +78,7 @@ class PlacedElasticSupervisor(ElasticSupervisor):
         self.note(f"{place.host.name} answers: place {number}, Python {hello['python']}")
         self._review()
 
-    def forget(self, arrival: _Arrival) -> None:
+    def forget(self, arrival: Arrival) -> None:
         """An agent has gone before it said where it was."""
         self._strangers.discard(arrival)
         arrival.agent.close()
@@ -90,7 +94,8 @@ class PlacedElasticSupervisor(ElasticSupervisor):
         self._hosts[number].start(self._job_at(number))
 
     def on_done(self, index: int) -> None:  # noqa: D102
-        self._withdraw(index)
+        if not self._agents_stay:
+            self._withdraw(index)
         super().on_done(index)
 
     def on_lost(self, index: int, reason: str, code: int) -> None:  # noqa: D102
@@ -107,7 +112,7 @@ class PlacedElasticSupervisor(ElasticSupervisor):
         self._hosts[number].close()
 
 
-class _Arrival(NodeEvents):
+class Arrival(NodeEvents):
     """An agent, which has a place once it has said where it is."""
 
     agent: PlacedHost
@@ -118,15 +123,15 @@ class _Arrival(NodeEvents):
         super().__init__(supervisor, -1)
         self._owner = supervisor
 
-    def on_done(self) -> None:
+    def on_done(self) -> None:  # noqa: D102
         if self.number is not None:
             self._owner.on_done(self.number)
 
-    def on_hello(self, hello: dict[str, Any]) -> None:
+    def on_hello(self, hello: dict[str, Any]) -> None:  # noqa: D102
         if self.number is None:
             self._owner.take(self, hello)
 
-    def on_lost(self, reason: str, code: int) -> None:
+    def on_lost(self, reason: str, code: int) -> None:  # noqa: D102
         if self.number is None:
             self._owner.forget(self)
         else:

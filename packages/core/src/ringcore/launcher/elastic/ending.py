@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ringcore.launcher._loop import Timer
 from ringcore.launcher._summary import list_ranks
+from ringcore.launcher._supervisor import FORWARDED
 from ringcore.launcher.elastic.orders import Orders, are
 
 # Whoever has left in order may still save something, when the others are done.
@@ -86,6 +87,14 @@ class Ending(Orders):
         if not self._failures:
             self._exit_code = 1
         self._end_others()
+
+    def _on_signal(self, number: int) -> None:
+        if self._open or self._stopping or self._is_over() or number in FORWARDED:
+            super()._on_signal(number)
+        else:  # It waits for hosts, and has nobody to end.
+            self._signal = number
+            self._begin_no_more()
+            self._stopping = True
 
     def _begin_stop(self, number: int, grace_s: float) -> None:
         self._begin_no_more()

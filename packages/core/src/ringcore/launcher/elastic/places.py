@@ -132,7 +132,7 @@ class Places:
         if place is None:
             place = Place(len(self.all), host, len(of_host))
             self.all.append(place)
-        place.offered = True
+        place.offered, place.retired = True, False
         return place
 
     def processes(self) -> list[RankProcess]:

@@ -11,13 +11,13 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from ringcore.bootstrap.auth import AGENT, ConnectionClosedError, Hello, authenticate, until_let_in
-from ringcore.bootstrap.sockets import NobodyListensError, dial
+from ringcore.bootstrap.auth import ConnectionClosedError
+from ringcore.bootstrap.sockets import NobodyListensError
 from ringcore.environment.hidden import memory_file
 from ringcore.launcher import _process
+from ringcore.launcher._dialling import dial_launcher, machine
 from ringcore.launcher.external.answers import RANK_FAILED
 from ringcore.launcher.external.tickets import Ticket
 
@@ -50,16 +50,16 @@ def host_rank(ticket: bytes, call: bytes, environ: Mapping[str, str] | None = No
 def _host_one(place: Ticket, call: bytes, environ: Mapping[str, str]) -> bool:
     """Returns whether there may be another rank for this ticket."""
     try:
-        connection, secret = _dial(place)
+        deadline = time.monotonic() + _DIAL_S
+        connection, secret = dial_launcher(place.address, place.key, place.rank, deadline, listens=place.elastic)
     except (ConnectionClosedError, NobodyListensError):  # The job is over.
         if place.elastic:
             return False
         raise
     with connection:
-        connection.setblocking(True)
         given: dict[str, Any] = {
             "secret": secret,
-            "hello": {"machine": _machine(), "address": connection.getsockname()[0]},
+            "hello": {"machine": machine(), "address": connection.getsockname()[0]},
             "blobs": {"RINGCORE_KEY_FD": place.key, "RINGCORE_CALL_FD": call},
             "environ": dict(environ),
         }
@@ -70,21 +70,6 @@ def _host_one(place: Ticket, call: bytes, environ: Mapping[str, str]) -> bool:
             os.close(fd)
     # Nobody but the agent has the connection now: the launcher hears of its end at once.
     return zygote.wait() and place.elastic
-
-
-def _dial(place: Ticket) -> tuple[socket.socket, bytes]:
-    deadline = time.monotonic() + _DIAL_S
-
-    def enter() -> tuple[socket.socket, bytes]:
-        connection = dial(place.address, deadline, listens=place.elastic)
-        try:
-            secret = authenticate(connection, place.key, Hello(AGENT, 0, place.rank, 0), deadline)
-        except BaseException:
-            connection.close()
-            raise
-        return connection, secret
-
-    return until_let_in(enter, deadline)
 
 
 class _Zygote:
@@ -157,9 +142,3 @@ def _zygote(environ: Mapping[str, str], descriptors: Sequence[int]) -> _Zygote:
 def _search_path() -> dict[str, str]:
     """What the scheduler's worker can import, its rank can."""
     return {"PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
-
-
-def _machine() -> str:
-    """The same for tasks that can share memory and devices: on one kernel, and in one container."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot} {Path('/proc/self/ns/net').readlink()}"
