@@ -222,6 +222,7 @@ MISTAKES: dict[str, Callable[[], Any]] = {
     "op=MAX has no gradient": gradient_of_max,
     "a tf.GradientTape is needed, not str": lambda: ring.DistributedGradientTape("tape"),
     "wrap it once": tape_of_a_tape,
+    "no compression to integers": lambda: ring.allreduce(tf.zeros([2]), op=ring.Adasum, compression="int8"),
     "eager mode only": lambda: tf.function(ring.allreduce)(tf.zeros([2]), op=ring.Adasum),
     "outside of tf.function": tf.function(ring.join),
 }

@@ -173,6 +173,8 @@ def _reduce(
         check_op(op)
         if op is ReduceOp.ADASUM and mode is not Mode.EAGER:
             raise InvalidArgument("op=Adasum works in eager mode only; in a graph use op=Average or op=Sum")
+        if op is ReduceOp.ADASUM and compressor.quantised:
+            raise InvalidArgument("Adasum takes no compression to integers; leave out one of the two")
 
     def reduce(sent: list[tf.Tensor]) -> list[tf.Tensor]:
         if op is ReduceOp.ADASUM:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ringcore import _native
 from ringcore._errors import InvalidArgument
+from ringcore.adapter import bfloat16
 from ringcore.adapter.exchange import Exchange, are_finite, mean
 from ringcore.adapter.gradients import SMALL_BYTES
 from ringcore.job.process_sets import ProcessSet
@@ -31,8 +31,6 @@ class ErrorFeedback(Exchange):
     def __init__(self, kind: str = "int8", warmup_steps: int = 0) -> None:
         if kind not in KINDS:
             raise InvalidArgument(f"error_feedback: what is sent is one of {', '.join(KINDS)}, not {kind!r}")
-        if kind == "bf16" and importlib.util.find_spec("ml_dtypes") is None:
-            raise InvalidArgument('error_feedback("bf16") needs the package ml_dtypes. Remedy: pip install ml_dtypes')
         super().__init__(warmup_steps)
         self.kind = kind
 
@@ -43,6 +41,7 @@ class ErrorFeedback(Exchange):
         import numpy as np
 
         lost: Arrays = {}
+        sent: Arrays = {}
         with np.errstate(invalid="ignore", over="ignore"):  # of a step that is left out
             for each, gradient in gradients.items():
                 if each in self.errors:
@@ -50,22 +49,21 @@ class ErrorFeedback(Exchange):
                 lost[each] = gradient.copy()
                 if self.kind in _QUANTISED:
                     _native.round_to_quantised(gradient, _QUANTISED[self.kind])
+                elif self.kind == "bf16":
+                    sent[each] = bfloat16.bits_of(gradient)
+                    gradient[...] = bfloat16.values_of(sent[each], gradient.dtype)
                 else:
-                    gradient[...] = gradient.astype(self._wire_dtype())
+                    sent[each] = gradient.astype(np.float16)
+                    gradient[...] = sent[each]
                 lost[each] -= gradient
             if self.kind in _QUANTISED:
                 mean(list(gradients.values()), name, process_set, compression=_QUANTISED[self.kind])
+            elif self.kind == "bf16":
+                mean([bfloat16.buffer_of(bits) for bits in sent.values()], name, process_set)
             else:
-                sent = {each: gradient.astype(self._wire_dtype()) for each, gradient in gradients.items()}
                 mean(list(sent.values()), name, process_set)
-                for each, gradient in gradients.items():
-                    gradient[...] = sent[each]
+            for each, average in sent.items():
+                is_bits = self.kind == "bf16"
+                gradients[each][...] = bfloat16.values_of(average, gradients[each].dtype) if is_bits else average
         if keeps and are_finite(gradients.values()):
             self.errors.update(lost)
-
-    def _wire_dtype(self) -> Any:
-        if self.kind == "fp16":
-            return "float16"
-        import ml_dtypes
-
-        return ml_dtypes.bfloat16

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ringcore._errors import InvalidArgument
+from ringcore._native import Buffer
 from ringcore.adapter import collectives
 from ringcore.adapter.arguments import check_arguments
-from ringcore.adapter.buffer import as_buffer
 from ringcore.adapter.collectives import ReduceOp
 from ringcore.job.lifecycle import after_init
 from ringcore.job.process_sets import ProcessSet
@@ -180,10 +180,14 @@ def are_finite(averages: Iterable[Array]) -> bool:
 
 
 def mean(
-    arrays: list[Array], name: str, process_set: ProcessSet, op: ReduceOp = ReduceOp.AVERAGE, compression: int = 0
+    arrays: Sequence[Array | Buffer],
+    name: str,
+    process_set: ProcessSet,
+    op: ReduceOp = ReduceOp.AVERAGE,
+    compression: int = 0,
 ) -> None:
     """Average arrays in place, by one operation."""
-    sources = tuple(array if array.dtype.kind != "V" else as_buffer(array, writable=True) for array in arrays)
+    sources = tuple(arrays)
     collectives.allreduce(
         sources, sources, name, op=op, process_set=process_set, blocking=True, compression=compression
     )

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ringcore import _native
 from ringcore._errors import InvalidArgument
-from ringcore._native import Buffer
-from ringcore.adapter import buffer
+from ringcore.adapter import bfloat16, buffer
 from ringcore.adapter.collectives import name_or_next
 from ringcore.adapter.compression import Compressor
 from ringcore.adapter.refusals import refusing
@@ -50,23 +48,14 @@ class Float16(_Narrowed):
 
 
 class BFloat16(_Narrowed):
-    """As the upper halves of float32: numpy has no bfloat16, but integers of as many bits."""
+    """As bfloat16."""
 
     wire_dtype = "bfloat16"
 
     @staticmethod
     def cast(tensor: Any, dtype: Any) -> Any:
         """A copy: the bits of the nearest values, of two the even one; or, of such bits, the values."""
-        import numpy as np
-
-        if dtype != "bfloat16":
-            return (tensor.astype(np.uint32) << 16).view(np.float32).astype(dtype, copy=False)
-        with np.errstate(over="ignore"):
-            values = np.asarray(tensor).astype(np.float32, order="C", copy=False)
-        bits = values.view(np.uint32)
-        rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
-        # Rounding would make an infinity or a zero of some that are no numbers.
-        return np.where(np.isnan(values), (bits >> 16) | 0x40, rounded).astype(np.uint16)
+        return bfloat16.bits_of(tensor) if dtype == "bfloat16" else bfloat16.values_of(tensor, dtype)
 
 
 def reduce_narrowed(
@@ -104,11 +93,12 @@ def reduce_narrowed(
             is_free = out is None or dtype is not None
             landed.append(_empty_like(sent) if is_free else out[index])  # type: ignore[index]
     wraps = [dtype is not None and compression.wire_dtype == "bfloat16" for _, dtype in pairs]
-    start(
-        tuple(_as_bfloat16(sent) if wrap else sent for (sent, _), wrap in zip(pairs, wraps, strict=True)), name,
-        kind=kind, out=tuple(_as_bfloat16(each) if wrap else each for each, wrap in zip(landed, wraps, strict=True)),
-        process_set=process_set, blocking=True, **options,
-    ).synchronize()  # fmt: skip
+    sources, targets = (
+        tuple(bfloat16.buffer_of(each) if wrap else each for each, wrap in zip(arrays, wraps, strict=True))
+        for arrays in ((sent for sent, _ in pairs), landed)
+    )
+    started = start(sources, name, kind=kind, out=targets, process_set=process_set, blocking=True, **options)
+    started.synchronize()
     results = [compression.decompress(each, dtype) for each, (_, dtype) in zip(landed, pairs, strict=True)]
     return results if out is None else [_written(*each) for each in zip(out, results, strict=True)]
 
@@ -142,7 +132,3 @@ def _written(place: Any, result: Any) -> Any:
 
 def _empty_like(tensor: Any) -> Any:
     return buffer.empty_like(buffer.as_buffer(tensor))
-
-
-def _as_bfloat16(bits: Any) -> Buffer:
-    return Buffer(bits.ctypes.data, bits.shape, _native.DTYPES["bfloat16"], bits)
