@@ -39,7 +39,8 @@ bool make_unit(Value* row, const Value* matrix, std::size_t before, std::size_t 
   take_out(row, matrix, before, columns);
   take_out(row, matrix, before, columns);
   const double left = std::sqrt(dot(row, row, columns));
-  if (!(left > kNothing * whole)) return false;
+  if (!std::isfinite(left)) return true;  // so was one of those before it
+  if (left <= kNothing * whole) return false;
   for (std::size_t i = 0; i < columns; ++i) row[i] = static_cast<Value>(static_cast<double>(row[i]) / left);
   return true;
 }

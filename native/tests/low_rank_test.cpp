@@ -99,6 +99,9 @@ TEST_CASE_TEMPLATE("low rank: rows are orthonormal, whatever they were", Value, 
   std::vector<Value> lost(2 * 3, std::numeric_limits<Value>::quiet_NaN());
   make_orthonormal(lost, 2, 3);
   CHECK(std::isnan(lost[0]));
+  std::vector<Value> partly = {std::numeric_limits<Value>::infinity(), 1, 2, 3, 4, 5};
+  make_orthonormal(partly, 2, 3);
+  CHECK_FALSE(std::isfinite(partly[3]));
 }
 
 TEST_CASE_TEMPLATE("low rank: every processor's kernels multiply in the same order", Value, float, double) {

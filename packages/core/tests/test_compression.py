@@ -145,6 +145,9 @@ def test_what_was_cast_goes_where_the_caller_says(kind: str) -> None:
     assert shown[1] == 2.0
     assert ringcore.allreduce(wide[:, ::2], compression=kind, op=ringcore.Adasum).tolist()[0][0] == 1.0
     assert ringcore.allreduce(np.float64(2.0 + 2**-20), compression=kind).tolist() == 2.0
+    assert ringcore.allreduce(np.array(2.0 + 2**-20), compression=kind).shape == ()
+    seen = ringcore.allreduce(memoryview(wide[0].tobytes()).cast("f"), compression=kind)
+    assert seen.tolist()[:2] == [1.0, 2.0], "what numpy did not make is cast as well"
 
 
 @pytest.mark.usefixtures("alone")

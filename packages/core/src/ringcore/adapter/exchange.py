@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ringcore._errors import InvalidArgument
+from ringcore._errors import InvalidArgument, MismatchError
 from ringcore._native import Buffer
 from ringcore.adapter import collectives
 from ringcore.adapter.arguments import check_arguments
@@ -52,8 +53,8 @@ class Exchange:
 
     def _begin(self) -> None:
         """What belongs to this process, and not to the training."""
-        self._compared: set[str] = set()
-        self._has_agreed = False
+        self._compared: set[str] = set()  # Names of callers, of which one may be new or another rank's.
+        self._agreed: set[str] = set()
         after_init(self._on_init)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -63,7 +64,8 @@ class Exchange:
 
     def _on_init(self) -> None:
         """The ranks may be others."""
-        self._has_agreed = False
+        self._compared.clear()
+        self._agreed.clear()
 
     def __repr__(self) -> str:
         """With the arguments that it keeps by their names."""
@@ -88,7 +90,7 @@ class Exchange:
         if process_set.size() == 1:
             return
         if is_elastic():  # who joins would be alone with a comparison
-            if not self._has_agreed:
+            if name not in self._agreed:
                 self._agree(gradients, name, process_set)
         elif name not in self._compared:
             check_arguments(who, arguments, process_set, name=f"{name}.arguments")
@@ -99,15 +101,32 @@ class Exchange:
         """Take over from the first rank what all must have alike: whoever has come has not made the others' steps."""
         import numpy as np
 
-        steps, shared = np.array([self.warmup_steps], np.int64), self.shared(gradients)
-        arrays = [steps, *shared.values()]
+        numbers, shared = np.array([self.warmup_steps, self._kind()], np.int64), self.shared(gradients)
+        first = self._first_of(process_set, [numbers], f"{name}.agreed")[0]
+        if first[1] != self._kind():  # for the others this one is lost
+            raise MismatchError(
+                f"{self!r} is not what the first rank averages with. Remedy: pass the same compression on all ranks"
+            )
+        self.warmup_steps = int(first[0])
+        if shared:
+            self._first_of(process_set, list(shared.values()), f"{name}.shared")
+            self.share(shared)
+        self._agreed.add(name)
+
+    def _kind(self) -> int:
+        """A number that says what this is, whatever warmup is left."""
+        arguments = {key: value for key, value in vars(self).items() if type(value) in (int, float, str)}
+        arguments.pop("warmup_steps", None)
+        return zlib.crc32(f"{type(self).__name__} {sorted(arguments.items())}".encode())
+
+    @staticmethod
+    def _first_of(process_set: ProcessSet, arrays: list[Array], name: str) -> list[Array]:
+        """These, once they are the first rank's."""
         if process_set.rank() > 0:
             for array in arrays:
                 array[...] = 0
-        mean(arrays, f"{name}.agreed", process_set, ReduceOp.SUM)
-        self.warmup_steps = int(steps[0])
-        self.share(shared)
-        self._has_agreed = True
+        mean(arrays, name, process_set, ReduceOp.SUM)
+        return arrays
 
     def shared(self, gradients: Arrays) -> Arrays:
         """Copies of what all ranks must have alike beside `warmup_steps`; the same names on every rank."""
@@ -175,8 +194,9 @@ def are_finite(averages: Iterable[Array]) -> bool:
     """Whether no value is infinite or no number; the same on every rank, as averages are."""
     import numpy as np
 
-    with np.errstate(invalid="ignore", over="ignore"):
-        return all(np.isfinite(average.sum()) for average in averages)
+    # Not by their sum: that of finite ones may be infinite, and in which order they are added is the processor's.
+    ends = (end for average in averages if average.size > 0 for end in (average.min(), average.max()))
+    return all(np.isfinite(end) for end in ends)
 
 
 def mean(

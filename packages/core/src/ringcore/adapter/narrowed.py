@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ringcore import _native
 from ringcore._errors import InvalidArgument
 from ringcore.adapter import bfloat16, buffer
 from ringcore.adapter.collectives import name_or_next
@@ -29,8 +31,20 @@ class _Narrowed(Whole):
 
     @staticmethod
     def dtype_of(tensor: Any) -> str:
-        """The name that numpy gives it; of what lies on a GPU another: it is sent as it is."""
-        return "on a GPU" if hasattr(tensor, "__cuda_array_interface__") else Whole.dtype_of(tensor)
+        """The name that the engine gives it; none of what lies on a GPU, which is sent as it is, or is no array."""
+        if _is_on_gpu(tensor):
+            return ""
+        name = Whole.dtype_of(tensor)
+        if name in _native.DTYPES:
+            return name
+        try:
+            return buffer.DTYPE_NAMES[buffer.as_buffer(tensor).dtype]
+        except InvalidArgument:
+            return ""  # Whoever submits it says so.
+
+
+def _is_on_gpu(array: Any) -> bool:
+    return hasattr(array, "__cuda_array_interface__")
 
 
 class Float16(_Narrowed):
@@ -110,6 +124,8 @@ def _check_places(out: Sequence[Any] | None, tensors: Sequence[Any]) -> None:
     if len(out) != len(tensors):
         raise InvalidArgument(f"out: there are {len(out)} arrays for {len(tensors)} tensors; pass one for each")
     for place, tensor in zip(out, tensors, strict=True):
+        if _is_on_gpu(place) and not _is_on_gpu(tensor):
+            raise InvalidArgument("out: it lies on a GPU, and the input does not. Remedy: give both the same memory")
         try:
             target = buffer.as_buffer(place, writable=True)
         except InvalidArgument as error:
@@ -126,7 +142,8 @@ def _written(place: Any, result: Any) -> Any:
     import numpy as np
 
     if place is not result:
-        np.asarray(place)[...] = result
+        whole = np.ascontiguousarray(result)
+        ctypes.memmove(buffer.as_buffer(place, writable=True).address, whole.ctypes.data, whole.nbytes)
     return place
 
 

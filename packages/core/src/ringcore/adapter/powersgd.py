@@ -82,7 +82,7 @@ class PowerSGD(Exchange):
                 if keeps and is_finite:
                     lost -= matrix[rows]
         if is_finite:
-            self.queries = {each: query.T for each, query in queries.items()}
+            self.queries.update((each, query.T) for each, query in queries.items())
 
     def _narrow(self, matrix: Array) -> int:
         return int(min(*matrix.shape, self.rank))
@@ -102,7 +102,7 @@ class PowerSGD(Exchange):
         return {each: np.array(self._query(each, matrix), order="C") for each, matrix in matrices.items()}
 
     def share(self, shared: Arrays) -> None:  # noqa: D102
-        self.queries = dict(shared)
+        self.queries.update(shared)
 
     def state_dict(self) -> dict[str, Any]:  # noqa: D102
         return {**super().state_dict(), "queries": {each: query.copy() for each, query in self.queries.items()}}

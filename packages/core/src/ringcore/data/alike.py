@@ -70,8 +70,8 @@ def _compare(kind: str, told: Told) -> None:
     if listed:
         raise MismatchError(
             f"the ranks have made their {kind} with different arguments: {'; '.join(listed)}. Remedy: pass the same on "
-            "all ranks, which deal the rows among themselves; a rank that is to read all of the data itself passes "
-            "rank=0, size=1"
+            "all ranks, which deal the rows among themselves; if one of them alone is to read all of the data, it "
+            "passes rank=0, size=1, and the others make none"
         )
 
 
