@@ -116,6 +116,8 @@ class Membership:
                 self._waits = False
         if self._dismissed or (self._leaves and not (self._dealt or self._invitation)):
             self.leave()
+        if self._leaves:  # It was told so together with its place.
+            self._leave_now_if_never()
         self._check_launcher()
         if self._dealt is None and self._invitation is not None:
             self.must_sync, self.least = True, self._invitation.least
@@ -342,9 +344,14 @@ class Membership:
         if self._waits or self.commits or self._ends_steps:
             return
         if self._sending.acquire(blocking=False):  # A signal may have come while this very thread sent something.
-            with contextlib.suppress(OSError):
-                self._socket.sendall(_line({"leaves": True}))
-        os.kill(os.getpid(), signal.SIGTERM)
+            try:
+                with contextlib.suppress(OSError):
+                    self._socket.sendall(_line({"leaves": True}))
+            finally:
+                self._sending.release()
+        # A handler of the program's own decides what becomes of it; to ignore the signal is none.
+        ignored = signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+        os.kill(os.getpid(), signal.SIGKILL if ignored else signal.SIGTERM)
 
 
 def _line(message: dict[str, Any]) -> bytes:
