@@ -412,3 +412,26 @@ def test_an_exchange_averages_the_value_and_sums_of_passes() -> None:
     for expected in (0.0, -3.0):
         updates, state = optimizer.update(jnp.full((40, 50), 1.0 + ring.rank()), state, params)
         np.testing.assert_array_equal(updates, np.full((40, 50), expected))
+
+
+class Interrupted(ringcore.adapter.Exchange):
+    def average_of_step(self, *_: object, **__: object) -> None:
+        raise KeyboardInterrupt("while it waits")
+
+
+@on(TWO)
+def test_an_interrupt_within_a_program_is_an_error_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    exchange = Interrupted()
+    step = jax.jit(lambda x: ring.allreduce_gradients([x], compression=exchange, name="interrupted"))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="KeyboardInterrupt: while it waits"):
+        jax.block_until_ready(step(jnp.ones((4, 5))))
+
+    def leaves(*_: object, **__: object) -> None:
+        raise SystemExit("while it compares")
+
+    monkeypatch.setattr(ringcore.adapter, "check_weights", leaves)
+    optimizer = ring.DistributedOptimizer(optax.sgd(1.0), name="left")
+    params = jnp.zeros(3)
+    state = optimizer.init(params)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="SystemExit: while it compares"):
+        jax.block_until_ready(jax.jit(optimizer.update)(params, state, params))

@@ -178,6 +178,15 @@ using Compare = std::size_t (*)(std::int64_t number, void* const* data, const st
                                 char* message, std::size_t capacity);
 Compare compare_with = nullptr;
 
+// What Python wrote, as an error; nothing is success. From an exception that leaves its call, ctypes makes any length.
+ffi::Error said(std::string message, std::size_t length) {
+  if (length > message.size()) {
+    return {ffi::ErrorCode::kInternal, "a call of Python was interrupted; its output says where"};
+  }
+  message.resize(length);
+  return message.empty() ? ffi::Error::Success() : ffi::Error(ffi::ErrorCode::kInvalidArgument, std::move(message));
+}
+
 std::mutex compared_mutex;  // Guards: compared.
 std::set<std::int64_t> compared;
 
@@ -200,8 +209,9 @@ ffi::Error weights(std::int64_t number, std::int32_t count, ffi::RemainingArgs p
     sizes.push_back(param.size_bytes());
   }
   std::string message(kMessageBytes, '\0');
-  message.resize(compare_with(number, data.data(), sizes.data(), data.size(), message.data(), message.size()));
-  return message.empty() ? ffi::Error::Success() : ffi::Error(ffi::ErrorCode::kInvalidArgument, std::move(message));
+  const std::size_t length =
+      compare_with(number, data.data(), sizes.data(), data.size(), message.data(), message.size());
+  return said(std::move(message), length);
 }
 
 // Python's part of an exchange: averages what lies at so many places, where it lies. Says what is wrong like `Compare`.
@@ -222,8 +232,8 @@ ffi::Error exchange(std::int64_t number, ffi::RemainingArgs arguments, ffi::Rema
     data.push_back(average.untyped_data());
   }
   std::string message(kMessageBytes, '\0');
-  message.resize(exchange_with(number, data.data(), data.size(), message.data(), message.size()));
-  return message.empty() ? ffi::Error::Success() : ffi::Error(ffi::ErrorCode::kInvalidArgument, std::move(message));
+  const std::size_t length = exchange_with(number, data.data(), data.size(), message.data(), message.size());
+  return said(std::move(message), length);
 }
 
 // The attributes and arrays that every call has.

@@ -47,6 +47,16 @@ _register()
 adapter.add_bystanders("libjax_common.so", "_ZN3xla18SlowOperationAlarm9AlarmLoopEv")
 
 
+def write_error(error: BaseException, message: int, capacity: int) -> int:
+    """Write what is wrong where the library reads it, and return the length, which is not 0.
+
+    An interrupt as well: from what ctypes lets out of a call of Python the library gets any length.
+    """
+    text = f"{type(error).__name__}: {error}".encode()[:capacity]
+    ctypes.memmove(message, text, len(text))
+    return len(text)
+
+
 @dataclasses.dataclass(frozen=True)
 class Call:
     """An operation on one array, or on several as a group.

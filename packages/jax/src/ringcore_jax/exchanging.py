@@ -20,7 +20,7 @@ from jax.interpreters import ad, batching, mlir
 from ringcore import InvalidArgument, adapter
 from ringcore.adapter import Exchange, ProcessSet
 
-from ringcore_jax._calls import LIBRARY, lower_behind_the_last
+from ringcore_jax._calls import LIBRARY, lower_behind_the_last, write_error
 from ringcore_jax._host import HostArrays
 
 _TARGET = "ringcore_exchange"
@@ -96,10 +96,8 @@ def _exchange(number: int, data: Any, count: int, message: int, capacity: int) -
     """For the library, on a thread of XLA: the length of the message that says what is wrong, or 0."""
     try:
         _in_programs[number].average([data[i] or 0 for i in range(count)])
-    except Exception as error:
-        text = f"{type(error).__name__}: {error}".encode()[:capacity]
-        ctypes.memmove(message, text, len(text))
-        return len(text)
+    except BaseException as error:
+        return write_error(error, message, capacity)
     return 0
 
 

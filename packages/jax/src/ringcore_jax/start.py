@@ -17,7 +17,7 @@ from jax.interpreters import ad, batching, mlir
 from ringcore import adapter
 from ringcore.adapter import ProcessSet
 
-from ringcore_jax._calls import LIBRARY, lower_behind_the_last
+from ringcore_jax._calls import LIBRARY, lower_behind_the_last, write_error
 
 _TARGET = "ringcore_weights"
 _REMEDY = "call params = broadcast_parameters(params, root_rank=0) before the first step"
@@ -108,10 +108,8 @@ def _compare(number: int, data: Any, sizes: Any, count: int, message: int, capac
     """For the library, on a thread of XLA: the length of the message that says what is wrong, or 0."""
     try:
         _comparisons[number].compare([(data[i] or 0, sizes[i]) for i in range(count)])
-    except Exception as error:
-        text = f"{type(error).__name__}: {error}".encode()[:capacity]
-        ctypes.memmove(message, text, len(text))
-        return len(text)
+    except BaseException as error:
+        return write_error(error, message, capacity)
     return 0
 
 
