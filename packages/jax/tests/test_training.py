@@ -374,12 +374,11 @@ def test_errors_are_kept_by_what_was_made_for_an_optimizer() -> None:
         state = optimizer.init(params)
         found[case] = sum(optimizer.update(gradients, state)[0]["weight"] for _ in range(3))
     np.testing.assert_array_equal(found["made"], found["named"])
-    assert set(exchange.state_dict()["errors"]) == {"weight"}
-    whole = -3 * ring.allreduce(gradients["weight"] - exchange.errors["weight"] / 3)
+    assert set(exchange.state_dict()["errors"]) == {"['weight']"}
+    error = exchange.errors["['weight']"]
+    whole = -3 * ring.allreduce(gradients["weight"] - error / 3)
     np.testing.assert_allclose(found["made"], whole, atol=1e-5)
-    assert ring.allgather_object(exchange.errors["weight"].tobytes())[0] != exchange.errors["weight"].tobytes() or (
-        ring.rank() == 0
-    )
+    assert ring.allgather_object(error.tobytes())[0] != error.tobytes() or ring.rank() == 0
 
 
 @on(TWO)
@@ -435,3 +434,28 @@ def test_an_interrupt_within_a_program_is_an_error_of_the_program(monkeypatch: p
     state = optimizer.init(params)
     with pytest.raises(jax.errors.JaxRuntimeError, match="SystemExit: while it compares"):
         jax.block_until_ready(jax.jit(optimizer.update)(params, state, params))
+
+
+class Named:
+    """A key of a dict that says of itself what others say."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __lt__(self, other: Named) -> bool:
+        return self.number < other.number
+
+    def __repr__(self) -> str:
+        return "layer"
+
+
+@on(TWO)
+def test_an_exchange_tells_all_gradients_of_a_tree_apart() -> None:
+    exchange = ring.Compression.onebit()
+    own = jnp.full((40, 50), 1.0 + ring.rank())
+    for step in (ring.allreduce_gradients, jax.jit(ring.allreduce_gradients, static_argnames=("compression", "name"))):
+        averages = step({"a.b": own, "a": {"b": 3 * own}}, compression=exchange, name="apart")
+        np.testing.assert_array_equal(averages["a.b"], np.full((40, 50), 1.5))
+        np.testing.assert_array_equal(averages["a"]["b"], np.full((40, 50), 4.5))
+    with pytest.raises(ringcore.InvalidArgument, match=r"OneBit knows .* several are called '\[layer\]'; give each"):
+        ring.allreduce_gradients({Named(0): own, Named(1): own}, compression=exchange)

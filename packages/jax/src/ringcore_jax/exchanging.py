@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -45,7 +46,16 @@ class Exchanging:
     arguments: Mapping[str, object]
 
     def average(self, names: Sequence[str], leaves: Sequence[Any]) -> list[Any]:
-        """The averages of gradients, whose names are the same on every rank."""
+        """The averages of gradients, whose names are the same on every rank.
+
+        Raises:
+            InvalidArgument: Two have one name, by which an exchange tells them apart.
+        """
+        if repeated := [name for name, times in Counter(names).items() if times > 1]:
+            raise InvalidArgument(
+                f"{type(self.exchange).__name__} knows gradients by their names, and several are called "
+                f"'{repeated[0]}'; give each its own"
+            )
         if not leaves or (self.process_set.size() == 1 and not adapter.is_elastic()):
             return list(leaves)
         if not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):

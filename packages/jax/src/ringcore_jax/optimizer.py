@@ -64,7 +64,7 @@ def _reduced(
         adapter.check_exchange_options(compressor, op, gradient_predivide_factor=gradient_predivide_factor)
         exchanging = Exchanging(compressor, name, process_set, who, {"compression": compressor})
         paths = [path for path, leaf in found if leaf.dtype != jax.dtypes.float0]
-        names = [jax.tree_util.keystr(path, simple=True, separator=".") for path in paths]
+        names = [jax.tree_util.keystr(path) for path in paths]  # quoted: "a.b" may be one key, or two
         return _with_floats(structure, leaves, exchanging.average(names, floats))
     for number, bucket in enumerate(adapter.buckets([leaf.size * leaf.dtype.itemsize for leaf in floats])):
         reduced = allreduce(
