@@ -14,6 +14,7 @@ import optax
 import pytest
 import ringcore
 import ringcore_jax as ring
+from ringcore_jax import exchanging
 from support import ranks
 from support.on_ranks import TWO, on
 from support.rank import caught, mark
@@ -459,3 +460,35 @@ def test_an_exchange_tells_all_gradients_of_a_tree_apart() -> None:
         np.testing.assert_array_equal(averages["a"]["b"], np.full((40, 50), 4.5))
     with pytest.raises(ringcore.InvalidArgument, match=r"OneBit knows .* several are called '\[layer\]'; give each"):
         ring.allreduce_gradients({Named(0): own, Named(1): own}, compression=exchange)
+
+
+@on(TWO)
+def test_passes_outside_of_a_program_compile_nothing_anew() -> None:
+    compiled: list[str] = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, _, **__: compiled.append(event) if "backend_compile" in event else None
+    )
+    params = jnp.zeros((40, 50))
+    for compression in ("none", "onebit"):
+        optimizer = ring.DistributedOptimizer(
+            optax.sgd(1.0), compression=compression, backward_passes_per_step=2, name=f"{compression} in passes"
+        )
+        state = optimizer.init(params)
+        counts = []
+        for _ in range(4):
+            for _ in range(2):
+                updates, state = optimizer.update(jnp.full((40, 50), 1.0 + ring.rank()), state, params)
+            np.testing.assert_array_equal(updates, np.full((40, 50), -3.0))
+            counts.append((len(compiled), len(exchanging._in_programs)))
+        assert len(set(counts[1:])) == 1, counts
+    assert compiled
+
+
+@on(TWO)
+def test_another_trace_of_a_step_is_the_same_call_of_python() -> None:
+    exchange, gradient = ring.Compression.onebit(), jnp.ones((40, 50))
+    programs = {
+        str(jax.make_jaxpr(lambda x: ring.allreduce_gradients([x], compression=exchange, name="traced"))(gradient))
+        for _ in range(3)
+    }
+    assert len(programs) == 1

@@ -63,9 +63,12 @@ class Exchanging:
             self.average_in_place(names, arrays)
             adapter.followed()  # the step is that of these ranks
             return [jnp.asarray(array) for array in arrays]
-        program = _InProgram(self, names, [leaf.shape for leaf in leaves], [np.dtype(leaf.dtype) for leaf in leaves])
-        _in_programs.append(program)  # compiled programs outlive whoever made them
-        averages: list[Any] = _exchange_p.bind(*leaves, number=len(_in_programs) - 1)
+        program = _InProgram(
+            self, tuple(names), tuple(leaf.shape for leaf in leaves), tuple(np.dtype(leaf.dtype) for leaf in leaves)
+        )
+        if program not in _in_programs:  # a trace of the same step gives the same program
+            _in_programs.append(program)  # compiled programs outlive whoever made them
+        averages: list[Any] = _exchange_p.bind(*leaves, number=_in_programs.index(program))
         return averages
 
     def average_in_place(self, names: Sequence[str], arrays: Sequence[Any]) -> None:

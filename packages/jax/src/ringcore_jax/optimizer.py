@@ -218,7 +218,10 @@ def _summing(optimizer: optax.GradientTransformationExtraArgs, passes: int) -> o
             updates, _ = jax.eval_shape(step)
             return jax.tree.map(jnp.zeros_like, updates), Sums(sums, state.passes + 1, state.inner)
 
-        stepped: tuple[Any, Sums] = jax.lax.cond(state.passes + 1 == passes, step, wait)
+        is_last = state.passes + 1 == passes
+        if not isinstance(is_last, jax.core.Tracer):
+            return step() if is_last else wait()  # outside of a program `cond` would compile one in each pass
+        stepped: tuple[Any, Sums] = jax.lax.cond(is_last, step, wait)
         return stepped
 
     return optax.GradientTransformationExtraArgs(init, update)
