@@ -152,3 +152,20 @@ def test_an_exchange_leaves_rows_to_themselves_and_sums_of_passes_together() -> 
     ready, (average,) = aggregate([tf.fill([50, 40], 2.0 * ring.rank())], [weight])
     assert ready
     np.testing.assert_array_equal(average, np.full((50, 40), (0.5 + 1.5) / 2))
+
+
+@on(TWO)
+@pytest.mark.parametrize("way", ["eager", "function"])
+def test_an_exchange_tells_variables_of_one_name_apart(way: str) -> None:
+    exchange = ring.Compression.onebit()
+    variables = [tf.Variable(tf.zeros([50, 40]), name="w") for _ in range(2)]
+    factor = 1.0 + ring.rank()
+
+    def averages() -> Any:
+        with ring.DistributedGradientTape(tf.GradientTape(), compression=exchange) as tape:
+            loss = tf.reduce_sum(variables[0] * factor) + tf.reduce_sum(variables[1] * 3 * factor)
+        return tape.gradient(loss, variables)
+
+    first, second = averages() if way == "eager" else tf.function(averages, autograph=False)()
+    np.testing.assert_array_equal(first, np.full((50, 40), 1.5))
+    np.testing.assert_array_equal(second, np.full((50, 40), 4.5))

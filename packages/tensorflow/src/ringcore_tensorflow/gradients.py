@@ -79,6 +79,8 @@ class Reduction:
                 results[i] = tf.convert_to_tensor(gradient)
                 whole.append(i)
         if isinstance(self.compression, adapter.Exchange):
+            if len(set(names)) < len(names):  # TensorFlow gives a name to as many variables as are made with it
+                names = [f"{i}.{name}" for i, name in enumerate(names)]
             averages = self._exchange(self.compression, {names[i]: results[i] for i in whole})
             for i, average in zip(whole, averages, strict=True):
                 results[i] = average
