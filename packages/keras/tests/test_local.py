@@ -162,6 +162,23 @@ def test_a_run_that_goes_on_from_a_state_gets_the_weights_of_one_that_was_not_st
 
 
 @on(*TWO)
+@pytest.mark.parametrize("way", ["local", "diloco"])
+def test_ranks_that_do_not_all_go_on_from_a_state_are_told_before_the_first_step(way: str) -> None:
+    """A node has lost its file. In a later `fit` of a callback that has compared its arguments, too."""
+    meets = ring.callbacks.LocalSGDCallback(4) if way == "local" else ring.callbacks.DiLoCoCallback(sgd(0.7), 4)
+    net = trained(compiled(model(), sgd()), 6, meets)
+    keeps = Keeps(meets)
+    trained(net, 6, meets, keeps)
+    before = digest(net.weights)
+    if ring.rank() == 0:
+        meets.load_state_dict(pickle.loads(keeps.kept[0][2]))
+    told = r"the loaded state is after 6 steps, met at \[4\].* on ranks \[0\] and None on ranks \[1\]"
+    with pytest.raises(ringcore.MismatchError, match=told):
+        trained(net, 1, meets)
+    assert digest(net.weights) == before
+
+
+@on(*TWO)
 def test_a_state_that_does_not_fit_is_refused() -> None:
     meets = ring.callbacks.DiLoCoCallback(sgd(0.7, momentum=0.9), 4, fragments=2)
     trained(compiled(model(), sgd()), 5, meets)

@@ -32,7 +32,6 @@ class _Meetings(keras.callbacks.Callback):  # type: ignore[misc]
         self._met = [0] * parts  # at which step
         # Those that decide when ranks meet and what they do there.
         self._arguments: dict[str, object] = {"every": every}
-        self._compares_arguments = True
         # A state that the next `fit` goes on from, and the one that this `fit` has gone on from.
         self._loaded: Mapping[str, Any] | None = None
         self._resumed: Mapping[str, Any] | None = None
@@ -56,11 +55,18 @@ class _Meetings(keras.callbacks.Callback):  # type: ignore[misc]
         self._met = [0] * self._count
 
     def _compare_arguments(self) -> None:
-        """Once. Whoever joins an elastic job would be alone with it."""
-        compares, self._compares_arguments = self._compares_arguments, False
-        if compares and self._process_set.size() > 1 and not adapter.is_elastic():
+        """In each `fit`, which may go on from a state. Whoever joins an elastic job would be alone with it."""
+        if self._process_set.size() > 1 and not adapter.is_elastic():
             kind = type(self).__name__
-            adapter.check_arguments(kind, self._arguments, self._process_set, name=f"{kind}.arguments")
+            arguments = {**self._arguments, "the loaded state": self._described_state()}
+            adapter.check_arguments(kind, arguments, self._process_set, name=f"{kind}.arguments")
+
+    def _described_state(self) -> str | None:
+        """Of the state that the next `fit` goes on from: what decides when ranks meet, and what they do first."""
+        if self._loaded is None:
+            return None
+        steps, met = self._loaded["steps"], list(self._loaded["met"])
+        return f"after {steps} steps, met at {met}" + (", with anchors" if self._loaded.get("anchors") else "")
 
     def state_dict(self) -> dict[str, Any]:
         """What a run needs to go on, besides the model and its optimizer: numbers and arrays, this rank's own.
@@ -128,7 +134,8 @@ class LocalSGDCallback(_Meetings):
 
     Raises:
         InvalidArgument: `every` is below 1; in `fit`, the optimizer is a DistributedOptimizer.
-        MismatchError: In `fit`, ranks were given another `every`. On every rank; not in an elastic job.
+        MismatchError: In `fit`, ranks were given another `every`, or go on from states of other steps. On every rank;
+            not in an elastic job.
     """
 
     def __init__(self, every: int, *, process_set: ProcessSet = global_process_set) -> None:
@@ -161,9 +168,9 @@ class DiLoCoCallback(_Meetings):
 
     Raises:
         InvalidArgument: `every` or `fragments` do not fit; in `fit`, the optimizer is a DistributedOptimizer.
-        MismatchError: In `fit`, ranks were given other arguments, or begin with different weights. On every rank. In an
-            elastic job arguments are not compared, and ranks begin with the weights of the first one, whenever others
-            have come or gone.
+        MismatchError: In `fit`, ranks were given other arguments, go on from states of other steps, or begin with
+            different weights. On every rank. In an elastic job arguments are not compared, and ranks begin with the
+            weights of the first one, whenever others have come or gone.
     """
 
     def __init__(
