@@ -245,6 +245,10 @@ def test_exchanges_go_with_a_model_and_refuse_what_they_cannot_do() -> None:
         ring.DistributedOptimizer("sgd", compression=ring.Compression.onebit)
     with pytest.raises(ringcore.InvalidArgument, match="pass a compression, or leave it out"):
         ring.DistributedOptimizer("sgd", error_feedback=True)
+    narrow = keras.Variable(np.zeros((40, 50)), dtype="bfloat16")
+    with pytest.raises(ringcore.InvalidArgument, match="bfloat16, and OneBit takes float32 and float64"):
+        optimizer = ring.DistributedOptimizer("sgd", compression="onebit")
+        optimizer.apply([keras.ops.ones((40, 50), dtype="bfloat16")], [narrow])
 
 
 @on(*TWO)

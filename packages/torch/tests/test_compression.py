@@ -370,3 +370,17 @@ def test_its_name_does_as_well(equal_on_all_ranks: Equal) -> None:
     optimizer.step()
     assert equal_on_all_ranks([model.weight])
     assert model.weight.grad.unique().tolist() == [1.0]  # what bfloat16 makes of 1 + 2^-9
+
+
+@on(TWO)
+def test_exchanges_refuse_gradients_of_bfloat16() -> None:
+    """Parameters may get another dtype when an optimizer has them."""
+    model = torch.nn.Linear(40, 50)
+    optimizer = ring.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), compression=ring.Compression.onebit(),
+        check_weights=False,
+    )  # fmt: skip
+    model.to(torch.bfloat16)
+    model(torch.ones(3, 40, dtype=torch.bfloat16)).sum().backward()
+    with pytest.raises(ringcore.InvalidArgument, match="'weight' is of bfloat16, and OneBit takes float32"):
+        optimizer.step()

@@ -12,6 +12,24 @@ from ringcore.adapter import Exchange, ProcessSet, name_or_next
 from ringcore_torch.parameters import check_dtypes, take_over, taken_over
 from ringcore_torch.state import check_weights_of
 
+_DTYPES = (torch.float32, torch.float64)
+
+
+def array_of(exchange: Exchange, name: str, gradient: torch.Tensor) -> Any:
+    """The memory of a gradient, which lies in a row.
+
+    Raises:
+        InvalidArgument: It is of another dtype than an exchange takes: numpy, which the exchange would see, has no
+            bfloat16.
+    """
+    if gradient.dtype not in _DTYPES:
+        dtype = str(gradient.dtype).removeprefix("torch.")
+        raise InvalidArgument(
+            f"the gradient of '{name}' is of {dtype}, and {type(exchange).__name__} takes float32 and float64; leave "
+            "the compression out, or train in one of these"
+        )
+    return gradient.numpy()
+
 
 class ExchangingReducer:
     """What `GradientReducer` is for the other compressions.
@@ -35,7 +53,7 @@ class ExchangingReducer:
                 f"'{on_gpu[0]}' lies on a GPU, and {type(exchange).__name__} works in host memory; use "
                 "Compression.fp16 or bf16 there"
             )
-        if narrow := [name for name, parameter in named if parameter.dtype not in (torch.float32, torch.float64)]:
+        if narrow := [name for name, parameter in named if parameter.dtype not in _DTYPES]:
             raise InvalidArgument(
                 f"'{narrow[0]}' is of another dtype than float32 and float64, which {type(exchange).__name__} takes; "
                 "leave the compression out, or keep the parameters in one of these"
@@ -68,7 +86,7 @@ class ExchangingReducer:
         """Let every `grad` hold what stands for the average.
 
         Raises:
-            InvalidArgument: Somebody else has the parameters, or a gradient is sparse.
+            InvalidArgument: Somebody else has the parameters, or a gradient is sparse or of another dtype.
         """
         if self._replaced:
             raise taken_over([name for name, _ in self._named], self._replaced_by)
@@ -99,7 +117,7 @@ class ExchangingReducer:
             )
         if not parameter.grad.is_contiguous():
             parameter.grad = parameter.grad.contiguous()
-        return parameter.grad.detach().numpy()
+        return array_of(self._exchange, name, parameter.grad.detach())
 
     def end_round(self) -> bool:
         """Wait for the averages that `step` needs, and be ready for the next ones. True: there are averages."""

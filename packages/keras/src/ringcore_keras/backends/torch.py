@@ -12,6 +12,7 @@ from ringcore.adapter import Exchange, ProcessSet, is_elastic, reduce_compressed
 from ringcore_torch import Compression, allreduce, grouped_allreduce, grouped_allreduce_
 from ringcore_torch import allgather as gathered
 from ringcore_torch import reducescatter as scattered
+from ringcore_torch.exchanging import array_of
 
 from ringcore_keras.options import Options
 
@@ -43,7 +44,7 @@ def _exchanged(exchange: Exchange, gradients: Sequence[Any], names: Sequence[str
             f"the gradient of '{on_gpu[0]}' lies on a GPU, and {type(exchange).__name__} works in host memory; use "
             "Compression.fp16 or bf16 there"
         )
-    arrays = {name: gradient.numpy() for name, gradient in zip(names, held, strict=True)}
+    arrays = {name: array_of(exchange, name, gradient) for name, gradient in zip(names, held, strict=True)}
     name = f"{options.name}.exchange"
     exchange.average_of_step(arrays, name, options.process_set, who="DistributedOptimizer", arguments=options.arguments)
     return held
