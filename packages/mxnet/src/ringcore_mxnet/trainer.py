@@ -75,13 +75,8 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         compressor = Compression.chosen(compression, exchanges=True)
         adapter.check_gradient_options(op, groups, gradient_predivide_factor)
         _check_overlap(overlap, compressor)
-        if isinstance(compressor, adapter.Exchange) and (
-            op is not Average or groups is not None or gradient_predivide_factor != 1.0
-        ):
-            raise InvalidArgument(
-                f"{type(compressor).__name__} averages all gradients together; leave out op, groups and "
-                "gradient_predivide_factor"
-            )
+        if isinstance(compressor, adapter.Exchange):
+            adapter.check_exchange_options(compressor, op, groups, gradient_predivide_factor)
         # A dictionary has the order of the net, which the trainer gives up for that of the names.
         layers = list(params.values() if hasattr(params, "values") else params)
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
