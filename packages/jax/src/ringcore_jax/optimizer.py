@@ -132,7 +132,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     optimizer: optax.GradientTransformation,
     *,
     op: ReduceOp = ReduceOp.AVERAGE,
-    compression: type[Compressor] | str = Compression.none,
+    compression: type[Compressor] | Exchange | str = Compression.none,
     backward_passes_per_step: int = 1,
     gradient_predivide_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
@@ -150,9 +150,9 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
             `backward_passes_per_step` adds the sums.
         op: `Average` or `Sum` of the gradients.
         compression: `Compression.fp16` or `Compression.bf16` halves what is sent of float32 gradients; `int8` and
-            `int4` send a quarter and an eighth between hosts; `powersgd(rank)`, `topk(ratio)` and `onebit()` send still
-            less, in host memory, and always keep what is lost: in their own `state_dict()`, not in the optimizer's
-            state.
+            `int4` send a quarter and an eighth between hosts; `powersgd(rank)`, `topk(ratio)`, `onebit()`,
+            `blocks(size)` and `error_feedback(kind)` average all gradients themselves, in host memory, and keep what
+            is lost: in their own `state_dict()`, not in the optimizer's state.
         backward_passes_per_step: Calls of `update` whose gradients are summed before they are averaged over the ranks;
             the ones before the last change nothing.
         gradient_predivide_factor: Divide by this before the sum and multiply by it afterwards.

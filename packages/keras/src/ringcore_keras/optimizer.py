@@ -147,8 +147,9 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
         name: Of the operations; two models that are trained at once in two threads need two names.
         op: `Average` or `Sum` of the gradients.
         compression: `Compression.fp16` or `Compression.bf16` halves what is sent of float32 gradients; `int8` and
-            `int4` send a quarter and an eighth between hosts; `powersgd(rank)`, `topk(ratio)` and `onebit()` send still
-            less, when backward is done, in host memory, and always keep what is lost: in their own `state_dict()`.
+            `int4` send a quarter and an eighth between hosts; `powersgd(rank)`, `topk(ratio)`, `onebit()`,
+            `blocks(size)` and `error_feedback(kind)` average all gradients themselves, when backward is done, in host
+            memory, and keep what is lost: in their own `state_dict()`.
         backward_passes_per_step: Batches whose gradients are averaged before they are averaged over the ranks and
             applied: Keras' `gradient_accumulation_steps`, which may be set there as well.
         gradient_predivide_factor: Divide by this before the sum and multiply by it afterwards.

@@ -33,8 +33,9 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         optimizer: A name or an optimizer of MXNet.
         optimizer_params: Of the optimizer, where it is named.
         compression: `Compression.fp16` or `Compression.bf16` halves what is sent of float32 gradients; `int8` and
-            `int4` send a quarter and an eighth between hosts; `powersgd(rank)`, `topk(ratio)` and `onebit()` send
-            still less, when backward is done, and keep what is lost: in their own `state_dict()`.
+            `int4` send a quarter and an eighth between hosts; `powersgd(rank)`, `topk(ratio)`, `onebit()`,
+            `blocks(size)` and `error_feedback(kind)` average all gradients themselves, when backward is done, and keep
+            what is lost: in their own `state_dict()`.
         op: `Average` or `Sum` of the gradients.
         gradient_predivide_factor: Divide by this before the sum and multiply by it afterwards.
         prefix: Put before the names of gradients; tells trainers apart. Without one they are counted.
