@@ -116,6 +116,35 @@ def test_ranks_of_an_elastic_job_compare_no_arguments(monkeypatch: pytest.Monkey
     trained(compiled(model(), sgd()), 2, ring.callbacks.LocalSGDCallback(2))
 
 
+@on(*TWO)
+def test_ranks_of_an_elastic_job_count_anew_and_say_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(adapter, "is_elastic", lambda: True)
+    meets = ring.callbacks.LocalSGDCallback(3)
+    counted = Counted(meets)
+    net = compiled(model(), sgd())
+    for _ in range(2):
+        meets.load_state_dict({"steps": 2, "met": [0]})
+        trained(net, 1, meets, counted)
+    assert counted.found == [1, 1]
+    told = [record.message for record in caplog.records if record.name == "ringcore"]
+    assert len(told) == 1
+    assert "LocalSGDCallback counts steps from 0" in told[0]
+
+
+class Counted(keras.callbacks.Callback):
+    """How many steps a callback knows of after each batch."""
+
+    def __init__(self, meets: Any) -> None:
+        super().__init__()
+        self.meets = meets
+        self.found: list[int] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.found.append(self.meets.state_dict()["steps"])
+
+
 class Keeps(keras.callbacks.Callback):
     """What a run needs that goes on from the end of the first epoch."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +16,9 @@ from ringcore.adapter import ProcessSet, global_process_set
 from ringcore_keras.optimizer import is_distributed
 from ringcore_keras.options import Compression
 from ringcore_keras.variables import broadcast_variables, check_same, synchronize_state
+
+_log = logging.getLogger("ringcore")
+_told_of_state = False
 
 
 class _Meetings(keras.callbacks.Callback):  # type: ignore[misc]
@@ -47,12 +51,24 @@ class _Meetings(keras.callbacks.Callback):  # type: ignore[misc]
         self._resumed, self._loaded = self._loaded, None
         if self._resumed is None or adapter.is_elastic():  # whoever joins counts from here, and so do the others
             self._count_anew()
+            self._tell_of_state()
         else:
             self._steps, self._met = self._resumed["steps"], list(self._resumed["met"])
 
     def _count_anew(self) -> None:
         self._steps = 0
         self._met = [0] * self._count
+
+    def _tell_of_state(self) -> None:
+        """Once in a process."""
+        global _told_of_state
+        if self._resumed is not None and not _told_of_state:
+            _told_of_state = True
+            _log.warning(
+                "%s counts steps from 0: in an elastic job ranks that come have not made those of the state that was "
+                "loaded; load it into a job with a fixed number of ranks to go on from it",
+                type(self).__name__,
+            )
 
     def _compare_arguments(self) -> None:
         """In each `fit`, which may go on from a state. Whoever joins an elastic job would be alone with it."""
@@ -78,6 +94,9 @@ class _Meetings(keras.callbacks.Callback):  # type: ignore[misc]
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from a `state_dict` in the next `fit`; the model and its optimizer are loaded by themselves.
+
+        In an elastic job ranks count from 0 in each `fit`, and a warning says so once: of the state only what an outer
+        optimizer knows is taken over, from the first rank.
 
         Raises:
             InvalidArgument: It is of another number of fragments.
