@@ -481,7 +481,9 @@ def test_passes_outside_of_a_program_compile_nothing_anew() -> None:
             np.testing.assert_array_equal(updates, np.full((40, 50), -3.0))
             counts.append((len(compiled), len(exchanging._in_programs)))
         assert len(set(counts[1:])) == 1, counts
-    assert compiled
+    before = len(compiled)
+    jax.jit(lambda x: x + 1)(params)
+    assert len(compiled) > before  # they would have been counted
 
 
 @on(TWO)
