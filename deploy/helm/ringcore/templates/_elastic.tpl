@@ -1,13 +1,21 @@
 {{- /* The pods of elastic jobs: one that decides which of the others are in the job, and runs no rank ... */}}
 {{- define "ringcore.rendezvous" -}}
 restartPolicy: Never
+# Longer than the ranks have to end: the other pods are told then.
+terminationGracePeriodSeconds: 60
 containers:
   - name: rendezvous
     image: {{ printf "%q" .Values.image }}
     command:
       - ringrun
       - --listen={{ .Values.port }}
+{{- if not .trainer }}
+      # So many ranks are waited for at the beginning, as long as RINGCORE_START_TIMEOUT_S says.
+      - -np={{ mul .Values.workers .Values.ranksPerWorker }}
+{{- end }}
       - --min-np={{ mul .Values.minWorkers .Values.ranksPerWorker }}
+      # With fewer than the least it waits longer: they may have come only when the start is over.
+      - --elastic-timeout={{ mul 2 .Values.startTimeoutSeconds }}
     env:
       - name: RINGCORE_KEY_FILE
         value: /run/secrets/ringcore/key
