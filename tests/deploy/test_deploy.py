@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ringcore.launcher import _supervisor
+from ringcore.launcher.elastic import nodes
 from support.deployment import CHART, DEPLOY, ROOT, helm, load, render, tool, validate
 from support.mpis import installed
 from support.namespaces import Host, environ_with_ssh, namespaces
@@ -145,6 +147,23 @@ def start_pod(
     return host.popen(words, env={**environ, **variables}, cwd=folder, **pipes)
 
 
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def start(environ: dict[str, str], tmp_path: Path) -> Iterator[Start]:
+    """Start a container on a host; it ends with the test, also where that has failed."""
+    with contextlib.ExitStack() as stack:
+
+        def start(host: Host, container: dict[str, Any], **own: str) -> subprocess.Popen[bytes]:
+            process = start_pod(host, container, {"JOB_COMPLETION_INDEX": "0", **own}, environ, tmp_path)
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            return process
+
+        yield start
+
+
 def run_pods(
     hosts: Sequence[Host], container: dict[str, Any], own: Sequence[dict[str, str]], environ: dict[str, str],
     folder: Path, begun: Callable[[], object] = lambda: None,
@@ -216,7 +235,7 @@ def loss_after(steps: int) -> float:
 
 @pytest.mark.parametrize("kind", ["elasticJob", "elasticJobSet", "elasticRuntime"])
 def test_pods_of_an_elastic_job_vanish_and_come_back(
-    hosts: list[Host], environ: dict[str, str], tmp_path: Path, kind: str
+    hosts: list[Host], start: Start, tmp_path: Path, kind: str
 ) -> None:
     (tmp_path / "train.py").write_text(STAYS)
     name = kind.lower()
@@ -225,38 +244,31 @@ def test_pods_of_an_elastic_job_vanish_and_come_back(
     # A JobSet names its pods, and tells them its name, which is that of the TrainJob it was made for.
     job_set = {"elasticJobSet": f"{name}-set", "elasticRuntime": "digits"}.get(kind)
     decider_name = f"{name}-rendezvous" if job_set is None else f"{job_set}-rendezvous-0-0.{job_set}"
-    own = {"JOB_COMPLETION_INDEX": "0"}  # Names mean nothing at once.
+    own = {}
     for item in node["env"]:
         if "valueFrom" in item:
             assert item["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.labels['jobset.sigs.k8s.io/jobset-name']"
             own[item["name"]] = str(job_set)
-    with contextlib.ExitStack() as stack:
 
-        def start(host: Host, container: dict[str, Any]) -> subprocess.Popen[bytes]:
-            process = start_pod(host, container, own, environ, tmp_path)
-            stack.enter_context(process)
-            stack.callback(process.kill)
-            return process
+    def ranks(size: int) -> set[str]:
+        return {path.name.rpartition(".")[2] for path in tmp_path.glob(f"size.{size}.*")}
 
-        def ranks(size: int) -> set[str]:
-            return {path.name.rpartition(".")[2] for path in tmp_path.glob(f"size.{size}.*")}
-
-        first, second = start(hosts[1], node), start(hosts[2], node)
-        decider = start(hosts[0], rendezvous)
-        name_pods(hosts[:1], [decider_name])
-        eventually(lambda: len(ranks(2)) == 2, "both pods train")
-        second.kill()  # With all that it has started, as a pod ends.
-        eventually(lambda: ranks(1), "the other goes on")
-        third = start(hosts[2], node)
-        eventually(lambda: len(ranks(2)) == 3, "another pod has joined it")
-        third.terminate()
-        _, error = third.communicate(timeout=LIMIT_S)
-        assert third.returncode == 128 + signal.SIGTERM, error.decode()  # With 0 its index would be done.
-        fourth = start(hosts[2], node)
-        eventually(lambda: len(ranks(2)) == 4, "and another one")
-        (tmp_path / "stop").touch()
-        outputs = [process.communicate(timeout=LIMIT_S) for process in (decider, first, fourth)]
-        assert [process.returncode for process in (decider, first, fourth)] == [0, 0, 0], outputs
+    first, second = start(hosts[1], node, **own), start(hosts[2], node, **own)
+    decider = start(hosts[0], rendezvous)
+    name_pods(hosts[:1], [decider_name])
+    eventually(lambda: len(ranks(2)) == 2, "both pods train")
+    second.kill()  # With all that it has started, as a pod ends.
+    eventually(lambda: ranks(1), "the other goes on")
+    third = start(hosts[2], node, **own)
+    eventually(lambda: len(ranks(2)) == 3, "another pod has joined it")
+    third.terminate()
+    _, error = third.communicate(timeout=LIMIT_S)
+    assert third.returncode == 128 + signal.SIGTERM, error.decode()  # With 0 its index would be done.
+    fourth = start(hosts[2], node, **own)
+    eventually(lambda: len(ranks(2)) == 4, "and another one")
+    (tmp_path / "stop").touch()
+    outputs = [process.communicate(timeout=LIMIT_S) for process in (decider, first, fourth)]
+    assert [process.returncode for process in (decider, first, fourth)] == [0, 0, 0], outputs
     assert ranks(1) <= ranks(2), "who was left is the same process"
     text = b"".join(output for output, _ in outputs).decode()
     found = re.findall(r"LOSS (\d+) (\S+) 2", text)
@@ -264,33 +276,73 @@ def test_pods_of_an_elastic_job_vanish_and_come_back(
     assert float.fromhex(found[0][1]) == loss_after(int(found[0][0])), "as if no pod had ever gone"
 
 
+PLAIN = """
+import os
+import numpy as np
+import ringcore
+
+open(f"comes.{os.getpid()}", "w").close()
+ringcore.init()
+for _ in range(3):
+    total = ringcore.allreduce(np.full(1000, ringcore.rank() + 1.0), op=ringcore.Sum, name="total")[0]
+os.write(1, f"PLACE {ringcore.rank()} {ringcore.size()} {total}\\n".encode())
+"""
+
+
+@pytest.mark.parametrize(("kind", "each"), [("elasticJob", 1), ("elasticJob", 2), ("elasticJobSet", 1)])
+def test_a_plain_loop_of_an_elastic_job_begins_with_all_pods(
+    hosts: list[Host], start: Start, tmp_path: Path, kind: str, each: int
+) -> None:
+    """Nobody can join it later, so that the pod that is there first has to wait."""
+    (tmp_path / "train.py").write_text(PLAIN)
+    values = {"indexedJob": False, kind: True, "name": f"plain-{each}", "workers": 3, "ranksPerWorker": each}
+    rendezvous, node = (pod["spec"]["containers"][0] for pod in pod_templates(load(render(tmp_path, **values))))
+    job_set = f"plain-{each}-set"
+    name_pods([hosts[0]] * 2, [f"plain-{each}-rendezvous", f"{job_set}-rendezvous-0-0.{job_set}"])
+    pods = [start(hosts[0], rendezvous), start(hosts[1], node, JOBSET_NAME=job_set)]
+    eventually(lambda: len(list(tmp_path.glob("comes.*"))) == each, "the ranks of the first pod run")
+    pods += [start(hosts[i], node, JOBSET_NAME=job_set) for i in (2, 0)]
+    outputs = [process.communicate(timeout=LIMIT_S) for process in pods]
+    assert [process.returncode for process in pods] == [0] * 4, outputs
+    size = 3 * each
+    text = b"".join(output for output, _ in outputs).decode()
+    total = float(size * (size + 1) // 2)
+    assert sorted(re.findall(r"PLACE .*", text)) == [f"PLACE {r} {size} {total}" for r in range(size)]
+
+
+def test_the_pod_that_decides_has_time_to_tell_the_others(tmp_path: Path) -> None:
+    for kind in ("elasticJob", "elasticJobSet", "elasticRuntime"):
+        rendezvous, _ = pod_templates(load(render(tmp_path, **{"indexedJob": False, kind: True})))
+        needed_s = _supervisor._GRACE_S[signal.SIGTERM] + _supervisor._KILL_LIMIT_S + nodes._LEAVE_LIMIT_S
+        assert rendezvous["spec"].get("terminationGracePeriodSeconds", 30) > needed_s
+
+
+@pytest.mark.parametrize("is_told", [False, True], ids=["vanishes", "is-told-to-end"])
 def test_an_elastic_job_whose_rendezvous_moves_to_another_pod_begins_anew(
-    hosts: list[Host], environ: dict[str, str], tmp_path: Path
+    hosts: list[Host], start: Start, tmp_path: Path, is_told: bool
 ) -> None:
     (tmp_path / "train.py").write_text(STAYS)
-    documents = load(render(tmp_path, indexedJob=False, elasticJob=True, name="moves", workers=1))
+    name = f"moves-{is_told}".lower()
+    documents = load(render(tmp_path, indexedJob=False, elasticJob=True, name=name, workers=1))
     rendezvous, node = (pod["spec"]["containers"][0] for pod in pod_templates(documents))
-    with contextlib.ExitStack() as stack:
-
-        def start(host: Host, container: dict[str, Any]) -> subprocess.Popen[bytes]:
-            process = start_pod(host, container, {"JOB_COMPLETION_INDEX": "0"}, environ, tmp_path)
-            stack.enter_context(process)
-            stack.callback(process.kill)
-            return process
-
-        name_pods(hosts[:1], ["moves-rendezvous"])
-        decider, pod = start(hosts[0], rendezvous), start(hosts[2], node)
-        eventually(lambda: list(tmp_path.glob("size.1.*")), "it trains")
-        decider.kill()
-        _, error = pod.communicate(timeout=LIMIT_S)
-        assert pod.returncode == 1 and b"the launcher of this job has gone" in error
-        pod = start(hosts[2], node)  # Whose name service still knows the old pod.
-        decider = start(hosts[1], rendezvous)
-        table = hosts[0].directory / "hosts"
-        table.write_text(table.read_text().replace(f"{hosts[0].address} moves-", f"{hosts[1].address} moves-"))
-        eventually(lambda: len(list(tmp_path.glob("size.1.*"))) == 2, "it trains again")
-        (tmp_path / "stop").touch()
-        assert [process.wait(LIMIT_S) for process in (decider, pod)] == [0, 0]
+    name_pods(hosts[:1], [f"{name}-rendezvous"])
+    decider, pod = start(hosts[0], rendezvous), start(hosts[2], node)
+    eventually(lambda: list(tmp_path.glob("size.1.*")), "it trains")
+    decider.send_signal(signal.SIGTERM if is_told else signal.SIGKILL)
+    _, error = pod.communicate(timeout=LIMIT_S)
+    assert (b"the launcher of this job has gone" in error) is not is_told, error.decode()
+    # The rules of the Job do not count the end of a pod that was lost with that which decides.
+    rules = documents[-1]["spec"]["podFailurePolicy"]["rules"]
+    uncounted = [c for rule in rules if "onExitCodes" in rule for c in rule["onExitCodes"]["values"]]
+    assert pod.returncode == (128 + signal.SIGTERM if is_told else 1)
+    assert uncounted == [128 + signal.SIGTERM]
+    pod = start(hosts[2], node)  # Whose name service still knows the old pod.
+    decider = start(hosts[1], rendezvous)
+    table = hosts[0].directory / "hosts"
+    table.write_text(table.read_text().replace(f"{hosts[0].address} {name}-", f"{hosts[1].address} {name}-"))
+    eventually(lambda: len(list(tmp_path.glob("size.1.*"))) == 2, "it trains again")
+    (tmp_path / "stop").touch()
+    assert [process.wait(LIMIT_S) for process in (decider, pod)] == [0, 0]
 
 
 def test_a_node_of_the_kubeflow_trainer(hosts: list[Host], environ: dict[str, str], tmp_path: Path) -> None:

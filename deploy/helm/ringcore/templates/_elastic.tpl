@@ -100,6 +100,16 @@ rules:
     onPodConditions:
       - type: DisruptionTarget
 {{- end }}
+{{- /* Nor is one that was told to end, or whose launcher was. */}}
+{{- define "ringcore.node-disruptions" -}}
+{{ include "ringcore.disruptions" . }}
+  # This pod was told to end, or the one that decides, whose Job counts it where the job itself fails so.
+  - action: Ignore
+    onExitCodes:
+      containerName: node
+      operator: In
+      values: [143]
+{{- end }}
 {{- /* Both as a JobSet. If the pod that decides fails, all begin anew, from the job's checkpoint. */}}
 {{- define "ringcore.jobset" -}}
 network:
@@ -137,10 +147,10 @@ replicatedJobs:
         completionMode: Indexed
         completions: {{ .Values.workers }}
         parallelism: {{ .Values.workers }}
-        # A pod that fails comes again so often, and one that Kubernetes takes away however often it does.
+        # A pod that fails comes again so often, and one that is told to end however often it is.
         backoffLimitPerIndex: {{ .Values.restarts }}
         podFailurePolicy:
-{{ include "ringcore.disruptions" . | indent 10 }}
+{{ include "ringcore.node-disruptions" . | indent 10 }}
         template:
           spec:
 {{ include "ringcore.node" (dict "Values" .Values "set" true "endpoint" "$(JOBSET_NAME)-rendezvous-0-0.$(JOBSET_NAME)") | indent 12 }}
