@@ -69,6 +69,12 @@ def test_what_the_chart_renders_is_valid(tmp_path: Path, values: dict[str, Any])
     validate(documents)
 
 
+def test_neither_job_of_an_elastic_job_outlives_its_deadline(tmp_path: Path) -> None:
+    _, *jobs = load(render(tmp_path, indexedJob=False, elasticJob=True, deadlineSeconds=2_000_000))
+    assert [job["spec"]["activeDeadlineSeconds"] for job in jobs] == [2_000_000] * 2
+    validate([("core", job) for job in jobs])
+
+
 def test_a_document_that_does_not_fit_is_found(tmp_path: Path) -> None:
     service, job = load(render(tmp_path))
     (mpi,) = load(render(tmp_path, indexedJob=False, mpiJob=True))
