@@ -13,9 +13,12 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import os
+import platform
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -106,11 +109,14 @@ def main() -> None:
     options = parser.parse_args()
     results = HERE / "results" / "aggregation.jsonl"
     lines = []
+    date = time.strftime("%Y-%m-%d", time.gmtime())
+    machine = {"date": date, "machine": platform.machine(), "cores": os.cpu_count()}
     with results.open("w" if options.fresh else "a") as file:
         for name in options.cases:
             for line in measure(name, options.repeats, options.ranks):
-                file.write(json.dumps(line) + "\n")
-                print(json.dumps(line), flush=True)
+                text = json.dumps({**machine, **line})
+                file.write(text + "\n")
+                print(text, flush=True)
                 lines.append(line)
     print(table(lines))
 
