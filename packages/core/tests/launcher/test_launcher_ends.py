@@ -76,3 +76,12 @@ def test_a_host_that_is_found_to_have_gone_while_all_are_ended_keeps_no_other_on
         host.signal.side_effect = host.kill.side_effect = lambda *_, index=index: job._open.discard(index)
     end(job)
     assert all(host.method_calls for host in job._hosts.values())
+
+
+def test_as_the_first_process_of_a_container_it_ends_what_its_ranks_leave_behind(
+    ringrun: Ringrun, script: Script
+) -> None:
+    # What a rank leaves is then a child of ringrun's: it stays in its group until somebody asks how it has ended.
+    name = script("subprocess.Popen(['sleep', '600'])")
+    done = ringrun("-np", "2", name, prefix=["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"], timeout=60)
+    assert done.returncode == 0, done

@@ -64,6 +64,15 @@ class Process:
             return False
         return True
 
+    def reap_group(self) -> None:
+        """Take note of those of the group that have ended, once the process itself is known to have.
+
+        They are children of this process where it is the first one of a container, and there until it asks.
+        """
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-self.group, os.WNOHANG)[0]:
+                pass
+
     def signal_leader(self, number: int) -> None:
         """Send a signal to the process alone."""
         with contextlib.suppress(ProcessLookupError):

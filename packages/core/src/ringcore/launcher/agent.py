@@ -272,6 +272,7 @@ class Agent:
     def _end_leftovers(self, deadline: Timer) -> None:
         """Waits until what the ranks started has ended too; the deadline kills it."""
         for rank, process in list(self._groups.items()):
+            process.reap_group()
             if not process.signal_group(0):
                 self._guard.forget(process.group)
                 for fd in [fd for fd, (owner, _) in self._pipes.items() if owner == rank]:
