@@ -138,6 +138,20 @@ def test_a_node_is_missed_also_when_its_first_process_has_failed(
     assert "this node has gone" in told_by_launcher
 
 
+def test_nothing_is_started_on_a_node_that_has_gone(ringrun: Ringrun, script: Script, pids: Pids, start: Start) -> None:
+    directory = ringrun.directory
+    name = train(script)
+    launcher = start(0, *LAUNCHER, "-np", "2", "--blacklist-cooldown-range", "0", "0")
+    nodes = [start(host, *node(name)) for host in (1, 2)]
+    begun(directory, 2)
+    nodes[1].kill()
+    assert begun(directory, 3)[2]["size"] == 1
+    (directory / "stop").touch()
+    _, told_by_launcher = launcher.communicate(timeout=60)
+    assert launcher.returncode == 0, told_by_launcher
+    assert nodes[0].wait(60) == 0
+
+
 def test_a_node_that_is_told_to_end_lets_its_ranks_leave(
     ringrun: Ringrun, script: Script, pids: Pids, start: Start
 ) -> None:

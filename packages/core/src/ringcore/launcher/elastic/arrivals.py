@@ -9,7 +9,7 @@ from ringcore.launcher._hosts import Host, Slot
 from ringcore.launcher._layout import Node
 from ringcore.launcher._placed import PlacedHost
 from ringcore.launcher._supervisor import NodeEvents
-from ringcore.launcher.elastic.places import Place
+from ringcore.launcher.elastic.places import Place, RankProcess
 from ringcore.launcher.elastic.supervisor import ElasticSupervisor
 
 if TYPE_CHECKING:
@@ -105,6 +105,11 @@ class PlacedElasticSupervisor(ElasticSupervisor):
         self._open.discard(index)
         self._withdraw(index)
         self._review()
+
+    def _remove(self, process: RankProcess) -> None:
+        if process.place.number not in self._hello:  # Its agent has gone with it: nothing can follow it there at once.
+            self._withdraw(process.place.number)
+        super()._remove(process)
 
     def _withdraw(self, number: int) -> None:
         """Its agent has gone: nothing can be started in this place until one comes."""
