@@ -140,7 +140,7 @@ def test_refused_with_a_reason(ringrun: Ringrun, words: list[str], says: str) ->
         (["--listen", "29400", "--nnodes", "1:2"], "have to share a key"),
         (["--listen", "0.0.0.0:29400", "--nnodes", "1:2", "--key-file", "job.key"], "name one address"),
         (["--listen", "192.0.2.1:29400", "--nnodes", "1:2", "--key-file", "job.key"], "cannot listen on 192.0.2.1"),
-        (["--listen", "29400", "--nnodes", "1:2", "--key-file", "none.key"], "cannot read the key file"),
+        (["--listen", "29400", "--nnodes", "1:2", "--key-file", "none.key"], "the key file none.key cannot be read"),
         (["--nnodes", "1:2", "--rdzv-endpoint", "a:1"], "no command; for example: ringrun --nnodes 2:4"),
     ],
 )

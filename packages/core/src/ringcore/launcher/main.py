@@ -7,6 +7,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringcore._errors import BootstrapError, InvalidArgument
@@ -42,7 +43,7 @@ class Placed:
 
 
 class KeyFileError(ValueError):
-    """The job's key cannot be read, or others could read it too."""
+    """The descriptor that is to hold the job's key holds none."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -263,32 +264,22 @@ def _read_key(options: Options) -> bytes:
     is_one_of_several = options.nnodes > 1 or options.is_node or options.listen is not None
     if is_one_of_several and given.key_fd is None and given.key_file is None:
         given = _settings.Settings.from_environ(os.environ)
-    if given.key_fd is not None:
-        data = os.pread(given.key_fd, 4096, 0)
-        name = f"descriptor {given.key_fd}"
-    elif given.key_file is not None:
-        data = _read_private(given.key_file)
-        name = given.key_file
-    else:
+    if given.key_fd is None and given.key_file is None:
         return os.urandom(_KEY_BYTES)
+    if given.key_fd is None:
+        from ringcore.bootstrap.keys import read_key_file  # As the ranks do, and by the same rules.
+
+        return bytes(read_key_file(Path(given.key_file or "")))
+    data = os.pread(given.key_fd, 4096, 0)
     if len(data) == _KEY_BYTES:
         return data
     with contextlib.suppress(ValueError):
         decoded = bytes.fromhex(data.decode("ascii").strip())
         if len(decoded) == _KEY_BYTES:
             return decoded
-    raise KeyFileError(f"the key in {name} has {len(data)} bytes; 32 bytes, or 64 hexadecimal digits, are needed")
-
-
-def _read_private(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            status = os.fstat(file.fileno())
-            if status.st_mode & 0o077 or status.st_uid not in (0, os.getuid()):
-                raise KeyFileError(f"others can read the key file {path}: chmod 600 it, and make another key")
-            return file.read(4096)
-    except OSError as error:
-        raise KeyFileError(f"cannot read the key file {path}: {error.strerror}") from None
+    raise KeyFileError(
+        f"the key in descriptor {given.key_fd} has {len(data)} bytes; 32 bytes, or 64 hexadecimal digits, are needed"
+    )
 
 
 def _output_options(options: Options, layout: JobLayout) -> OutputOptions:
