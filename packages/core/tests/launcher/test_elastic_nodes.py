@@ -8,11 +8,17 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+from ringcore._errors import BootstrapError
+from ringcore.bootstrap.auth import TurnedAwayError, WrongKeyError
+from ringcore.bootstrap.sockets import RanksMissingError
+from ringcore.launcher.node import Node
 from support.elastic import AT_ONCE, begun, engines, told, train
 from support.namespaces import Host, namespaces
 from support.processes import RINGRUN, Pids, Ringrun, eventually, is_alive
@@ -277,6 +283,30 @@ def test_who_may_not_or_cannot_come(ringrun: Ringrun, script: Script, pids: Pids
     _, stderr = stranger.communicate(timeout=60)
     assert stranger.returncode == 2 and "does not know this job's key" in stderr, stderr
     assert not (ringrun.directory / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        BootstrapError("no answer came in time"),
+        BootstrapError("the rendezvous host 'head' does not resolve"),
+        TurnedAwayError("the other end closes connections"),
+        RanksMissingError("nobody answers"),
+    ],
+)
+def test_a_launcher_that_does_not_answer_yet_is_dialled_again(
+    monkeypatch: pytest.MonkeyPatch, problem: BootstrapError
+) -> None:
+    answers = mock.Mock(side_effect=[problem, problem, "connected"])
+    monkeypatch.setattr("ringcore.launcher.node.dial_launcher", answers)
+    waiting = mock.Mock(_layout=mock.Mock(rendezvous="tcp:head:29400"))
+    assert Node._dial(waiting, 0, time.monotonic() + 60) == "connected"
+    answers.side_effect = [problem]
+    with pytest.raises(BootstrapError, match=str(problem)):
+        Node._dial(waiting, 0, time.monotonic())
+    answers.side_effect = [WrongKeyError("another key")]
+    with pytest.raises(WrongKeyError):
+        Node._dial(waiting, 0, time.monotonic() + 60)
 
 
 def test_a_node_whose_output_is_lost(ringrun: Ringrun, script: Script, start: Start) -> None:

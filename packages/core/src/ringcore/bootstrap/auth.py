@@ -57,6 +57,10 @@ class TurnedAwayError(BootstrapError):
     """The acceptor closed the connection before it let the dialler in: it may have room later."""
 
 
+class WrongKeyError(BootstrapError):
+    """The other end does not know this job's key."""
+
+
 def key_of_job(secret: Key, job: str) -> Key:
     """The key of one of several jobs that share a secret: their ranks refuse each other."""
     return hide(hmac.digest(secret, job.encode(), "sha256"))
@@ -170,7 +174,7 @@ class Introduction:
         `secret` is set once the acceptor is authenticated and has let this rank in.
 
         Raises:
-            BootstrapError: It does not know the key.
+            WrongKeyError: It does not know the key.
         """
         self._received += data
         if self.wanted_bytes() > 0:
@@ -184,7 +188,7 @@ class Introduction:
             who = "the other end"
             if hello.purpose == MESH:
                 who = f"what answers rank {hello.from_rank} as rank {hello.to_rank}"
-            raise BootstrapError(
+            raise WrongKeyError(
                 f"{who} does not know this job's key, whose fingerprint is {fingerprint(self._key)} here; are two jobs "
                 "using the same address, do the ranks have different RINGCORE_KEY_FILEs, or does something between the "
                 "two change what they send?"
@@ -208,7 +212,8 @@ def authenticate(connection: socket.socket, key: Key, hello: Hello, deadline: fl
 
     Raises:
         TurnedAwayError: The acceptor closed the connection: dial again.
-        BootstrapError: The acceptor does not know the key, or did not answer in time.
+        WrongKeyError: The acceptor does not know the key.
+        BootstrapError: It did not answer in time.
     """
     introduction = Introduction(key, hello)
     try:

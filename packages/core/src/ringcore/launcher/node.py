@@ -14,7 +14,9 @@ from collections.abc import Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ringcore._errors import BootstrapError
 from ringcore._version import __version__
+from ringcore.bootstrap.auth import WrongKeyError, pause_before_next
 from ringcore.bootstrap.sockets import RanksMissingError
 from ringcore.environment import settings as _settings
 from ringcore.launcher import _hosts, _layout, _summary
@@ -115,9 +117,16 @@ class Node:
             attempt_by = min(deadline, time.monotonic() + _ATTEMPT_S)
             try:
                 return dial_launcher(address, self._key, number, attempt_by)
-            except RanksMissingError:
-                if attempt_by == deadline:
+            except WrongKeyError:
+                raise
+            except BootstrapError as error:  # The launcher's host may be about to start, or its name to have changed.
+                pause_s = pause_before_next()
+                if time.monotonic() + pause_s <= deadline:
+                    time.sleep(pause_s)
+                elif isinstance(error, RanksMissingError):
                     raise
+                else:
+                    raise BootstrapError(f"no launcher of this job answers at {address}: {error}") from error
 
     # What the slots tell.
 
