@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -60,6 +62,16 @@ def train(size, dies=None):
                 "total": state.total, "step": state.step}
 
     return steps(elastic.ObjectState(step=0, total=0.0))
+
+def plain():
+    '''A loop without commits.'''
+    import ringcore as ring
+    ring.init()
+    write_pid(os.getpid())
+    while ring.allreduce(np.array([not os.path.exists("stop")]), op=ring.Min)[0]:
+        if ring.size() == 2:
+            open(f"both.{os.getpid()}", "w").close()
+    return ring.size()
 
 def fails(kind):
     import ringcore as ring
@@ -151,6 +163,19 @@ def test_a_task_that_is_killed_is_replaced_by_another_attempt(functions: Any, st
     assert len({found["pid"] for found in results} & set(first.values())) == 2
     assert ended_well([tasks[0], tasks[2], again])
     eventually(lambda: not any(map(is_alive, Pids(Path()).read().values())), "no rank is left", 30)
+
+
+def test_a_task_whose_agent_is_told_to_end_takes_no_other_rank(functions: Any, start: Start) -> None:
+    with PlacedJob(2, functions.plain, (), elastic=Elasticity(1, 2)) as job:
+        tasks = [start(job, index) for index in range(job.tasks)]
+        eventually(lambda: len(list(Path().glob("both.*"))) == 2, "both have met")
+        leaving = next(iter(Pids(Path()).read().values()))
+        agent = int(Path(f"/proc/{leaving}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(agent, signal.SIGTERM)
+        eventually(lambda: any(task.poll() is not None for task in tasks), "its task has ended", limit_s=60)
+        Path("stop").touch()
+        assert job.results() == [1]
+    assert ended_well(tasks)
 
 
 def test_who_comes_later_joins_and_too_late_ends(functions: Any, start: Start) -> None:

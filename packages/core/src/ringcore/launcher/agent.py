@@ -488,13 +488,17 @@ def serve(given: Mapping[str, Any], start: Start = _process.start) -> bool:
         start: Starts a rank, as `_process.start` does.
 
     Returns:
-        Whether the launcher was there to hear that a rank had ended badly.
+        Whether the launcher was there to hear that a rank had ended badly, and another may run here.
     """
     guard = Guard.start()
     loop = Loop()
     agent = FarAgent(loop, guard, (0, 1), given, start)
 
+    told_to_end = False
+
     def end(number: int) -> None:
+        nonlocal told_to_end
+        told_to_end = True
         # Whoever ends a host or a pod sends SIGTERM first; a second one, or another signal, ends the ranks at once.
         agent.running = number == signal.SIGTERM and agent.drain()
 
@@ -505,7 +509,7 @@ def serve(given: Mapping[str, Any], start: Start = _process.start) -> bool:
     heard = agent.has_done
     agent.close()
     guard.close()
-    return heard and agent.failed
+    return heard and agent.failed and not told_to_end
 
 
 if __name__ == "__main__":
