@@ -11,7 +11,10 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from ringcore.launcher._job import HostJob, RankJob
+from ringcore.launcher._loop import Loop
 from ringcore.launcher._supervisor import Supervisor
+from ringcore.launcher.agent import Agent
 from support.processes import Pids, Ringrun, eventually, is_alive
 
 Script = Callable[..., str]
@@ -85,3 +88,15 @@ def test_as_the_first_process_of_a_container_it_ends_what_its_ranks_leave_behind
     name = script("subprocess.Popen(['sleep', '600'])")
     done = ringrun("-np", "2", name, prefix=["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"], timeout=60)
     assert done.returncode == 0, done
+
+
+def test_an_agent_that_is_closed_leaves_nothing_open_and_is_called_no_more() -> None:
+    loop, events = Loop(), mock.MagicMock()
+    before = set(os.listdir("/proc/self/fd"))
+    agent = Agent(loop, mock.MagicMock(), events)
+    agent.start(HostJob((RankJob(0, {}),), ("sleep", "600"), "/", {"OMP_NUM_THREADS": "1"}, {}))
+    agent.close()
+    assert set(os.listdir("/proc/self/fd")) == before
+    loop.call_later(0, lambda: None)
+    loop.run_once()
+    assert not events.method_calls

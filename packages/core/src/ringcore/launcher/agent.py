@@ -143,6 +143,10 @@ class Agent:
         self.kill()
         for process in self._groups.values():
             process.popen.wait()
+        for process in self._processes.values():  # The loop may run on, to write out what they have printed.
+            self._loop.forget(process.pidfd)
+            os.close(process.pidfd)
+        self._processes.clear()
         for fd in list(self._pipes):
             self._close_pipe(fd)
         if self._directory is not None:
