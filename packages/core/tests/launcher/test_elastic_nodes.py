@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -18,7 +19,11 @@ import pytest
 from ringcore._errors import BootstrapError
 from ringcore.bootstrap.auth import TurnedAwayError, WrongKeyError
 from ringcore.bootstrap.sockets import RanksMissingError
-from ringcore.launcher.node import Node
+from ringcore.launcher._frames import Kind, ProtocolError
+from ringcore.launcher._job import HostJob, RankJob
+from ringcore.launcher._layout import JobLayout
+from ringcore.launcher._options import parse
+from ringcore.launcher.node import Node, _Slot, own_job
 from support.elastic import AT_ONCE, begun, engines, told, train
 from support.namespaces import Host, namespaces
 from support.processes import RINGRUN, Pids, Ringrun, eventually, is_alive
@@ -307,6 +312,28 @@ def test_a_launcher_that_does_not_answer_yet_is_dialled_again(
     answers.side_effect = [WrongKeyError("another key")]
     with pytest.raises(WrongKeyError):
         Node._dial(waiting, 0, time.monotonic() + 60)
+
+
+def job_of(rank: int = 0, host: str | None = "head", silence_limit_s: float = 30.0, **environ: str) -> HostJob:
+    ranks = (RankJob(rank, environ),)
+    return HostJob(ranks, (), "/", {}, {}, host=host, silence_limit_s=silence_limit_s)
+
+
+def test_words_of_a_launcher_that_no_process_could_be_started_with() -> None:
+    options = parse(["--nnodes", "1:2", "--rdzv-endpoint", "head:1", "true"], {})
+    layout = JobLayout(1, 1, ())
+    assert own_job(job_of(MASTER_ADDR="head"), options, layout, b"").ranks[0].environ == {"MASTER_ADDR": "head"}
+    for job in (
+        job_of(MASTER_ADDR="a\0b"), job_of(MASTER_ADDR="\ud800"), job_of(host="a\0b"), job_of(rank=1 << 32),
+        job_of(silence_limit_s=float("nan")), job_of(silence_limit_s=-1.0), job_of(silence_limit_s=10**400),
+    ):  # fmt: skip
+        with pytest.raises(ProtocolError):
+            own_job(job, options, layout, b"")
+    slot = mock.MagicMock()
+    for code in (-1, 256):  # The kernel would make 255 of the one, and success of the other.
+        with pytest.raises(ProtocolError):
+            _Slot._on_frame(slot, Kind.LEAVE, 0, json.dumps({"code": code, "why": ""}).encode())
+    assert not slot._node.finish.called
 
 
 def test_a_node_whose_output_is_lost(ringrun: Ringrun, script: Script, start: Start) -> None:

@@ -6,6 +6,7 @@ is a rank. What is started there is said here alone: by this command line, whate
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -42,6 +43,8 @@ _ATTEMPT_S = 5.0
 _EXIT_LOST = 1
 # After a signal nobody waits longer for a reader of what was printed.
 _LAST_WORDS_S = 1.0
+# What a launcher sends beyond these would end this process by an exception, or be taken for something else.
+_MOST_CODE, _MOST_RANK, _MOST_SILENCE_S = 255, (1 << 32) - 1, 1e9
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # All that a launcher decides about a rank: its place, and where and as which job the ranks meet.
 _DECIDED = frozenset(_layout.rank_environ(JobLayout(1, 1, ()), _hosts.slots_of([1])[0], "")) | {
@@ -292,6 +295,8 @@ class _Slot(FarAgent):
     def _on_frame(self, kind: Kind, rank: int, payload: bytes) -> None:
         if kind is Kind.LEAVE:
             told = table_of(payload, code=int, why=str)
+            if not 0 <= told["code"] <= _MOST_CODE:
+                raise ProtocolError(f"the launcher wants an exit code {told['code']}, which is none")
             self._node.finish(told["code"], told["why"])
         else:
             super()._on_frame(kind, rank, payload)
@@ -315,8 +320,10 @@ def own_job(told: HostJob, options: Options, layout: JobLayout, key: bytes) -> H
         ProtocolError: It is not one rank.
     """
     rank, silence_limit_s = told.ranks[0] if len(told.ranks) == 1 else None, told.silence_limit_s
-    if rank is None or type(rank.rank) is not int or rank.rank < 0 or not isinstance(silence_limit_s, int | float):
+    if rank is None or type(rank.rank) is not int or not 0 <= rank.rank <= _MOST_RANK:
         raise ProtocolError("the launcher wants something else than one rank in one slot")
+    if not isinstance(silence_limit_s, int | float) or not 0 < silence_limit_s <= _MOST_SILENCE_S:
+        raise ProtocolError("the launcher wants to be missed after a time that is none")
     return HostJob(
         ranks=(RankJob(rank.rank, _decided(rank.environ)),),
         argv=_layout.make_argv(options, _layout.this_python()),
@@ -325,7 +332,7 @@ def own_job(told: HostJob, options: Options, layout: JobLayout, key: bytes) -> H
         blobs={"RINGCORE_KEY_FD": key},
         speaks=True,
         sharers=layout.size,
-        host=told.host if isinstance(told.host, str) else None,
+        host=_plain(told.host) if isinstance(told.host, str) else None,
         silence_limit_s=silence_limit_s,
         drain_when=None if options.elastic is None else options.elastic.drain_when,
     )
@@ -334,4 +341,12 @@ def own_job(told: HostJob, options: Options, layout: JobLayout, key: bytes) -> H
 def _decided(environ: Mapping[str, Any]) -> dict[str, str]:
     if not isinstance(environ, Mapping):
         raise ProtocolError("the launcher sent variables that are none")
-    return {name: text for name, text in environ.items() if name in _DECIDED and isinstance(text, str)}
+    return {name: _plain(text) for name, text in environ.items() if name in _DECIDED and isinstance(text, str)}
+
+
+def _plain(text: str) -> str:
+    """What a process can be given as a variable."""
+    with contextlib.suppress(UnicodeEncodeError):
+        if b"\0" not in os.fsencode(text):
+            return text
+    raise ProtocolError("the launcher sent text that no process can be given")
