@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ringcore.launcher.api import RankError, run
+from ringcore.launcher.api import LaunchError, RankError, run
 from support.processes import WRITE_PID, Pids, clean_environ, eventually, is_alive
 
 HAS_CLOUDPICKLE = importlib.util.find_spec("cloudpickle") is not None
@@ -111,6 +111,15 @@ def test_what_is_no_call() -> None:
 def test_wrong_options(options: dict[str, object], says: str) -> None:
     with pytest.raises(TypeError, match=says):
         run(print, np=1, **options)
+
+
+def test_a_function_is_not_left_out_on_a_node_of_another_job(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    key = tmp_path / "key"
+    key.touch(0o600)
+    key.write_bytes(bytes(32))
+    with pytest.raises(LaunchError):
+        run(print, np=None, nnodes="1:2", rdzv_endpoint="127.0.0.1:1", key_file=str(key), start_timeout_s=0.3)
+    assert "calls a function in a job of its own: leave out --nnodes MIN:MAX" in capfd.readouterr().err
 
 
 def test_what_is_off_anyway_may_be_said() -> None:

@@ -107,6 +107,11 @@ def start_job(
     """
     settings = _settings.Settings.from_environ({**os.environ, **options.settings})
     if options.is_node:
+        if on_result is not None:
+            raise _hosts.HostError(
+                "ringcore.run calls a function in a job of its own: leave out --nnodes MIN:MAX (PET_NNODES), or start "
+                "a script that calls the function by ringrun on each node"
+            )
         return _run_node(options, settings, loop or Loop())
     if options.listen is not None:
         placed = _listen(options, settings)
