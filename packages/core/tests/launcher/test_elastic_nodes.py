@@ -290,6 +290,18 @@ def test_who_may_not_or_cannot_come(ringrun: Ringrun, script: Script, pids: Pids
     assert not (ringrun.directory / "ran").exists()
 
 
+def test_a_launcher_that_may_not_open_as_many_files_turns_nodes_away(
+    ringrun: Ringrun, script: Script, start: Start
+) -> None:
+    launcher = start(0, *LAUNCHER, program=["prlimit", "--nofile=100:100", *RINGRUN])
+    refused = start(1, *node(script("open('ran', 'w').close()")))
+    assert refused.wait(60) == 1
+    launcher.terminate()
+    _, stderr = launcher.communicate(timeout=60)
+    assert "slot 0 is turned away: the launcher needs" in stderr and "raise the limit" in stderr
+    assert launcher.returncode == 128 + signal.SIGTERM and not (ringrun.directory / "ran").exists()
+
+
 @pytest.mark.parametrize(
     "problem",
     [

@@ -56,7 +56,7 @@ def reserve_descriptors(count: int, who: str) -> None:
         return
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise BootstrapError(
-            f"{who} needs {needed} open files a rank ({open_now} are open already), but only {hard} "
+            f"{who} needs {needed} open files in this process ({open_now} are open already), but only {hard} "
             f"are allowed; raise the limit: ulimit -Hn {needed}, LimitNOFILE of the service, or nofile in limits.conf"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

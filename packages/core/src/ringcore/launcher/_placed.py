@@ -23,6 +23,10 @@ _LOOK_S = 1.0
 _SILENT_MS = 10_000
 
 
+# Descriptors of one agent's connection, here.
+EACH_OPENS = 2
+
+
 class PlacedHost(FarHost):
     """One rank's agent, once it has dialled."""
 
@@ -78,7 +82,14 @@ class Gate:
         self._look()
 
     def host(self, index: int, name: str, events: RemoteEvents, silence_limit_s: float) -> PlacedHost:
-        """The agent of this number, which may come later."""
+        """The agent of this number, which may come later.
+
+        Raises:
+            BootstrapError: It has no place among the files that may be open.
+        """
+        from ringcore.bootstrap.sockets import reserve_descriptors
+
+        reserve_descriptors(EACH_OPENS * (len(self._hosts) + 1), f"the launcher of {len(self._hosts) + 1} ranks")
         self._hosts[index] = PlacedHost(self._loop, name, events, silence_limit_s)
         return self._hosts[index]
 

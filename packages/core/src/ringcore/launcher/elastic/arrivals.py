@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from ringcore._errors import BootstrapError
 from ringcore.launcher._hosts import Host, Slot
 from ringcore.launcher._layout import Node
-from ringcore.launcher._placed import PlacedHost
+from ringcore.launcher._placed import EACH_OPENS, PlacedHost
 from ringcore.launcher._supervisor import NodeEvents
 from ringcore.launcher.elastic.places import Place, RankProcess
 from ringcore.launcher.elastic.supervisor import ElasticSupervisor
@@ -18,12 +19,17 @@ if TYPE_CHECKING:
     from ringcore.bootstrap.auth import Hello
 
 
+# Descriptors are reserved for so many agents at a time.
+_ROOM = 64
+
+
 class PlacedElasticSupervisor(ElasticSupervisor):
     """One such job from start to end."""
 
     _agent_class = PlacedHost
     _agents_stay = False  # An agent takes one job after the other.
     _agent_word = "task"
+    _room = 0  # For so many agents there are descriptors.
     _names: dict[str, str]  # Of each machine, as it is shown.
     _strangers: set[Arrival]  # Agents that have not said where they are.
 
@@ -57,14 +63,27 @@ class PlacedElasticSupervisor(ElasticSupervisor):
     # Agents.
 
     def _welcome(self, connection: socket.socket, hello: Hello, secret: bytes) -> None:
-        if self._stopping:
+        name = f"{self._agent_word} {hello.from_rank}"
+        if self._stopping or not self._has_room_for(name):
             connection.close()
             return
         arrival = Arrival(self)
         self._strangers.add(arrival)
-        name = f"{self._agent_word} {hello.from_rank}"
         arrival.agent = self._agent_class(self._loop, name, arrival, self._options.agent_timeout)
         arrival.agent.attach(connection, secret)
+
+    def _has_room_for(self, name: str) -> bool:
+        from ringcore.bootstrap.sockets import reserve_descriptors
+
+        if not self._room:  # To count what is open takes the longer the more have come.
+            try:
+                reserve_descriptors(_ROOM * EACH_OPENS, "the launcher")
+            except BootstrapError as error:
+                self._output.say(f"ringrun: {name} is turned away: {error}")
+                return False
+            self._room = _ROOM
+        self._room -= 1
+        return True
 
     def take(self, arrival: Arrival, hello: dict[str, Any]) -> None:
         """An agent has said where it is: it has a place from now on."""
