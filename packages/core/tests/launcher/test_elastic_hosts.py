@@ -81,7 +81,7 @@ def test_ranks_leave_a_host_that_is_about_to_go(
         (directory / "stop").touch()
         _, stderr = process.communicate(timeout=60)
         assert process.returncode == 0, stderr
-    assert "[1]<stderr> ringrun: --drain-when: this host is about to go; its ranks leave at their next commit" in stderr
+    assert "[1]<stderr> ringrun: --drain-when: this host is about to go; its ranks leave at the next commit" in stderr
     assert [(line["place"], line["size"]) for line in told(directory, "end")] == [(0, 1)]
     assert not any(map(is_alive, pids.read().values()))
 
@@ -108,7 +108,7 @@ def test_ranks_leave_when_their_agent_is_told_to_end(
         (directory / "stop").touch()
         _, stderr = process.communicate(timeout=60)
         assert process.returncode == 0, stderr
-    told_so = "[1]<stderr> ringrun: SIGTERM: the agent of this host is to end; its ranks leave at their next commit"
+    told_so = "[1]<stderr> ringrun: SIGTERM: the agent of this host is to end; its ranks leave at the next commit"
     assert told_so in stderr
     assert "rank 1 on host1" not in stderr, "no rank was lost"
     assert "goes back to its last commit" not in stderr, "no step was lost"
@@ -128,7 +128,7 @@ def test_an_agent_that_is_told_twice_to_end_ends_at_once(
         agent = agent_of(pids.read()["1.0"])
         os.kill(agent, signal.SIGTERM)
         assert process.stderr is not None
-        assert "its ranks leave at their next commit" in process.stderr.readline()
+        assert "its ranks leave at the next commit" in process.stderr.readline()
         assert is_alive(agent) and is_alive(pids.read()["1.0"])
         os.kill(agent, signal.SIGTERM)
         eventually(lambda: not is_alive(pids.read()["1.0"]), "the rank has ended")

@@ -572,7 +572,7 @@ def test_a_job_is_told_to_grow_to_shrink_and_to_let_a_rank_go(ringrun: Ringrun, 
         assert order("scale", job, "+1").stdout == "3 ranks are wanted from now on\n"
         grown = begun(directory, 5)[2:]
         assert {line["size"] for line in grown} == {3}
-        assert order("drain", job, "0").stdout.startswith("rank 0 leaves at its next commit, ")
+        assert order("drain", job, "0").stdout.startswith("rank 0 leaves at the next commit, ")
         smaller = begun(directory, 7)[5:]
         assert {(line["place"], line["rank"], line["size"]) for line in smaller} == {(1, 0, 2), (2, 1, 2)}
         eventually(lambda: order("drain", job, "0").returncode == 1, "rank 0 has gone")

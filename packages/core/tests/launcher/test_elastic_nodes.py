@@ -149,6 +149,24 @@ def test_a_node_is_missed_also_when_its_first_process_has_failed(
     assert "this node has gone" in told_by_launcher
 
 
+def test_a_rank_that_leaves_by_a_signal_is_no_failure_to_its_node(
+    ringrun: Ringrun, script: Script, pids: Pids, start: Start
+) -> None:
+    name = script(
+        "import numpy as np, ringcore; ringcore.init(); write_pid(rank)\n"
+        "while not os.path.exists('end'): ringcore.allreduce(np.ones(1))"
+    )
+    start(0, *LAUNCHER, "-np", "2")
+    nodes = [start(host, *node(name)) for host in (1, 2)]
+    leaving = pids.wait(2)["1"]
+    os.kill(leaving, signal.SIGTERM)
+    eventually(lambda: not is_alive(leaving), "it has left")
+    (ringrun.directory / "end").touch()
+    ended = [process.communicate(timeout=60)[1] for process in nodes]
+    assert [process.returncode for process in nodes] == [0, 0], ended
+    assert not any("SIGTERM" in stderr for stderr in ended)
+
+
 def test_nothing_is_started_on_a_node_that_has_gone(ringrun: Ringrun, script: Script, pids: Pids, start: Start) -> None:
     directory = ringrun.directory
     name = train(script)

@@ -10,6 +10,9 @@ from typing import Any, Protocol
 
 from ringcore.launcher._frames import Kind, ProtocolError, table_of
 
+# When a rank leaves that is told to: its program, which nobody knows here, says which of these.
+LEAVING = "at the next commit, or without commits after the step or at once"
+
 
 @dataclasses.dataclass(frozen=True)
 class RankJob:

@@ -26,7 +26,7 @@ from ringcore.environment.watching import WATCH_FILE_VARIABLE
 from ringcore.launcher import _frames, _process, _watching
 from ringcore.launcher._frames import FramePipe, Kind
 from ringcore.launcher._guard import Guard, remove_directory
-from ringcore.launcher._job import Events, HostJob, RankExit, RankJob
+from ringcore.launcher._job import LEAVING, Events, HostJob, RankExit, RankJob
 from ringcore.launcher._loop import Loop, Timer
 from ringcore.launcher._preemption import PreemptionNotice
 
@@ -168,7 +168,7 @@ class Agent:
         self._tell_to_leave("--drain-when: this host is about to go")
 
     def _tell_to_leave(self, why: str) -> None:
-        self._say_beside_ranks(f"{why}; its ranks leave at their next commit")
+        self._say_beside_ranks(f"{why}; its ranks leave {LEAVING}")
         for rank in list(self._lines):
             self.tell(rank, b'{"drain": true}\n')
 

@@ -24,7 +24,7 @@ from ringcore.launcher import _hosts, _layout, _summary
 from ringcore.launcher._dialling import dial_launcher, machine
 from ringcore.launcher._frames import Kind, ProtocolError, table_of
 from ringcore.launcher._guard import Guard
-from ringcore.launcher._job import HostJob, RankExit, RankJob
+from ringcore.launcher._job import LEAVING, HostJob, RankExit, RankJob
 from ringcore.launcher._layout import JobLayout
 from ringcore.launcher._loop import Loop
 from ringcore.launcher._options import Options
@@ -137,11 +137,11 @@ class Node:
         """A rank wrote something."""
         self._output.feed(rank, kind, data)
 
-    def show_end(self, rank: int, how: RankExit) -> None:
+    def show_end(self, rank: int, how: RankExit, *, in_order: bool) -> None:
         """A rank has ended: its launcher tells everybody why, and its own node what it said."""
         self._output.end(rank)
         self._output.release(rank)
-        if how.code != 0 and self._left_by is None:
+        if how.code != 0 and not in_order and self._left_by is None:
             self.say(f"rank {rank} here {_summary.how(_summary.Failure(rank, how, '', by_launcher=False))}")
 
     def say(self, text: str) -> None:
@@ -198,7 +198,7 @@ class Node:
             self.finish(128 + number, f"{name}: the ranks here are killed")
         else:
             self._left_by = number
-            self.say(f"{name}: the ranks here leave after their step, or at their next commit; once more kills them")
+            self.say(f"{name}: the ranks here leave {LEAVING}; once more kills them")
             if self._options.shutdown_timeout is not None:
                 self._loop.call_later(self._options.shutdown_timeout, lambda: self.finish(128 + number, ""))
             for slot in self._slots:
@@ -235,6 +235,7 @@ class _Slot(FarAgent):
         self._connection = connection
         self._write_fd = os.dup(connection.fileno())
         self._ranks: set[int] = set()  # That run.
+        self._leaving: set[int] = set()  # Of them, those that have said that they leave: a signal may be how.
         self._shown_held: frozenset[Kind] = frozenset()  # As the reader of this node's output says.
         super().__init__(loop, guard, (connection.fileno(), self._write_fd), {"secret": secret, "hello": hello})
 
@@ -265,13 +266,16 @@ class _Slot(FarAgent):
         """See `Events`: it is shown here; the launcher, who tells what has ended a job, needs the last words."""
         if kind in (Kind.STDOUT, Kind.STDERR):
             self._node.show(rank, kind, data)
+        elif kind is Kind.WORD and b'"leaves": true' in data:
+            self._leaving.add(rank)
         if kind is not Kind.STDOUT:
             super().on_output(rank, kind, data)
 
     def on_exit(self, rank: int, how: RankExit) -> None:
         """See `Events`."""
         self._ranks.discard(rank)
-        self._node.show_end(rank, how)
+        self._node.show_end(rank, how, in_order=rank in self._leaving)
+        self._leaving.discard(rank)
         super().on_exit(rank, how)
 
     def on_note(self, text: str) -> None:

@@ -10,6 +10,7 @@ from ringcore.environment.settings import Settings
 from ringcore.environment.watching import OrderError
 from ringcore.launcher import _hosts, _layout
 from ringcore.launcher._hosts import Host, HostError, Slot
+from ringcore.launcher._job import LEAVING
 from ringcore.launcher._layout import Node
 from ringcore.launcher._summary import list_ranks
 from ringcore.launcher.elastic.losses import Losses
@@ -101,7 +102,7 @@ class Orders(Losses):
             )
         process.drained = True
         self._say(process, {"drain": True})
-        return f"rank {number} leaves at its next commit, or now where its loop makes none"
+        return f"rank {number} leaves {LEAVING}"
 
     def _too_few_for(self, size: int) -> str:
         return f"{'1 rank is' if size == 1 else f'{size} ranks are'} less than --min-np {self._asked.min_np}"
