@@ -178,7 +178,9 @@ def _lay_out_node(options: Options) -> JobLayout:
     """What is known of a job whose launcher this node's ranks come to: that, and how many they are."""
     host, port = _endpoint(options)
     require_key(options)
-    return JobLayout(options.nproc_per_node or 1, 1, (), rendezvous=f"tcp:{_bracketed(host)}:{port}", serves=False)
+    layout = JobLayout(options.nproc_per_node or 1, 1, (), rendezvous=f"tcp:{_bracketed(host)}:{port}", serves=False)
+    common_environ(options, layout, "", "", 0)  # What is wrong with them is told before anybody counts on this node.
+    return layout
 
 
 def await_launcher(host: str, limit_s: float) -> None:

@@ -150,21 +150,30 @@ def _check_coming_nodes(parser: argparse.ArgumentParser, found: argparse.Namespa
     if found.listen is not None:
         if command:
             parser.error("--listen runs no command: give it to the ringrun of each node, and leave it out here")
-        for name in ("env", "workdir", "log_dir", "drain_when"):
-            if getattr(found, name):
-                parser.error(f"--{name.replace('_', '-')} is about what runs on a node: give it to the ringruns there")
+        if found.slots_per_host is not None:
+            parser.error("--slots-per-host is for a ringrun that looks for hosts; a node says --nproc-per-node")
+        of_ranks = [f"setting_{name}" for name in _settings.names() if name not in _OF_LAUNCHERS]
+        for name in ("env", "workdir", "log_dir", "drain_when", "module", "no_python", "tee", "redirects", *of_ranks):
+            if getattr(found, name) not in (None, False, []):
+                word = name.removeprefix("setting_").replace("_", "-")
+                parser.error(f"--{word} is about what runs on a node: give it to the ringruns there")
         return
     if not command:
         parser.error("no command; for example: ringrun --nnodes 2:4 --rdzv-endpoint HOST:PORT python train.py")
-    for name in ("np", "min_np", "max_np", *_FURTHER):
-        if name != "drain_when" and getattr(found, name) is not None:
-            word = "-np" if name == "np" else f"--{name.replace('_', '-')}"
+    words = {name: f"--{name.replace('_', '-')}" for name in ("min_np", "max_np", *_FURTHER) if name != "drain_when"}
+    for name, word in {"np": "-np", **words, "role": "--role", "setting_job_id": "--rdzv-id"}.items():
+        if getattr(found, name) not in (None, parser.get_default(name)):
             parser.error(
                 f"{word} is about the whole job: give it to its launcher (ringrun --listen); a node says how many "
                 "ranks it has by --nproc-per-node"
             )
 
 
+# Settings that a launcher without ranks has a use for.
+_OF_LAUNCHERS = {
+    "elastic", "elastic_timeout_s", "encryption", "job_id", "key_fd", "key_file", "log_level", "network",
+    "network_interfaces", "rendezvous", "start_timeout_s", "transport",
+}  # fmt: skip
 # They say more about an elastic job.
 _FURTHER = (
     "spares", "slots_per_host", "elastic_timeout", "reset_limit", "blacklist_cooldown_range", "drain_when",
@@ -175,7 +184,10 @@ _FURTHER = (
 def _elastic(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Elastic | None:
     if found.node_range is None and (found.min_np, found.max_np, found.host_discovery_script) == (None, None, None):
         if found.listen is not None:
-            parser.error("--listen has to know how many ranks may be there: give --nnodes MIN:MAX, or --min-np")
+            parser.error(
+                "--listen has to know how many ranks may be there: give --nnodes MIN:MAX "
+                "with a MAX of more than 1, or --min-np"
+            )
         for name in _FURTHER:
             if getattr(found, name) is not None:
                 parser.error(f"--{name.replace('_', '-')} is for elastic jobs: give --min-np, --max-np or both as well")
@@ -187,7 +199,8 @@ def _elastic(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Elas
     if spares and most is None:
         parser.error("--spares are more processes than ranks: say by -np or --max-np how many ranks there may be")
     if most is not None and least > most:
-        parser.error(f"--min-np {least} is more than --max-np {most}: the job could never run")
+        limit = f"--max-np {most}" if found.max_np else "the {2} of --nnodes {0}:{1}".format(*found.node_range, most)
+        parser.error(f"--min-np {least} is more than {limit}: the job could never run")
     if found.np is not None and not least <= found.np <= (most or found.np):
         parser.error(f"-np {found.np} is not between --min-np {least} and --max-np {most or found.np}")
     if found.nnodes > 1:
