@@ -23,7 +23,7 @@ from ringcore.launcher._frames import Kind, ProtocolError
 from ringcore.launcher._job import HostJob, RankJob
 from ringcore.launcher._layout import JobLayout
 from ringcore.launcher._options import parse
-from ringcore.launcher.node import Node, _Slot, own_job
+from ringcore.launcher.node import OwnNode, _Slot, own_job
 from support.elastic import AT_ONCE, begun, engines, told, train
 from support.namespaces import Host, namespaces
 from support.processes import RINGRUN, Pids, Ringrun, eventually, is_alive
@@ -334,14 +334,15 @@ def test_a_launcher_that_does_not_answer_yet_is_dialled_again(
 ) -> None:
     answers = mock.Mock(side_effect=[problem, problem, "connected"])
     monkeypatch.setattr("ringcore.launcher.node.dial_launcher", answers)
-    waiting = mock.Mock(_layout=mock.Mock(rendezvous="tcp:head:29400"))
-    assert Node._dial(waiting, 0, time.monotonic() + 60) == "connected"
+    waiting = mock.Mock(_layout=mock.Mock(rendezvous="tcp:head:29400"), _waits=False)
+    assert OwnNode._dial(waiting, 0, time.monotonic() + 60) == "connected"
+    assert waiting.say.call_count == 1, "the user is told once"
     answers.side_effect = [problem]
     with pytest.raises(BootstrapError, match=str(problem)):
-        Node._dial(waiting, 0, time.monotonic())
+        OwnNode._dial(waiting, 0, time.monotonic())
     answers.side_effect = [WrongKeyError("another key")]
     with pytest.raises(WrongKeyError):
-        Node._dial(waiting, 0, time.monotonic() + 60)
+        OwnNode._dial(waiting, 0, time.monotonic() + 60)
 
 
 def job_of(rank: int = 0, host: str | None = "head", silence_limit_s: float = 30.0, **environ: str) -> HostJob:

@@ -72,7 +72,7 @@ def ssh_argv(
 class FarHost:
     """The agent of another host, whatever connects it to the launcher."""
 
-    stays = False  # It takes one job after the other, and is not done with the first.
+    stays = False  # It is done with its first job; else it takes one after the other.
 
     def __init__(self, loop: Loop, name: str, events: RemoteEvents, silence_limit_s: float) -> None:
         """Make a host that is not connected yet.

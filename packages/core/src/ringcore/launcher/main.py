@@ -157,14 +157,14 @@ def start_job(
 
 
 def _run_node(options: Options, settings: _settings.Settings, loop: Loop) -> int:
-    from ringcore.launcher.node import Node
+    from ringcore.launcher.node import OwnNode
 
     layout = _layout.make_layout(options, settings)
     key = _read_key(options)
     output = Output(loop, _output_options(options, layout), os.environ)
     with contextlib.closing(Guard.start()) as guard:  # Before the output has its threads.
         _say_first(output, options)
-        return Node(loop, guard, output, options, layout, key).run(settings.start_timeout_s)
+        return OwnNode(loop, guard, output, options, layout, key).run(settings.start_timeout_s)
 
 
 def _listen(options: Options, settings: _settings.Settings) -> Placed:

@@ -53,7 +53,7 @@ _DECIDED = frozenset(_layout.rank_environ(JobLayout(1, 1, ()), _hosts.slots_of([
 }  # fmt: skip
 
 
-class Node:
+class OwnNode:
     """The slots of this node, as long as they belong to a job.
 
     Args:
@@ -75,6 +75,7 @@ class Node:
         self._layout = layout
         self._key = key
         self._slots: list[_Slot] = []
+        self._waits = False  # For the launcher, and has said so.
         self._code: int | None = None  # Known once this node ends.
         self._left_by: int | None = None  # The signal by which its ranks have been asked to leave.
 
@@ -116,8 +117,8 @@ class Node:
         address = self._layout.rendezvous
         assert address is not None
         while True:
-            _layout.await_launcher(address.split(":", 1)[1].rpartition(":")[0], deadline - time.monotonic())
             attempt_by = min(deadline, time.monotonic() + _ATTEMPT_S)
+            _layout.await_launcher(address.split(":", 1)[1].rpartition(":")[0], attempt_by - time.monotonic())
             try:
                 return dial_launcher(address, self._key, number, attempt_by)
             except WrongKeyError:
@@ -125,6 +126,9 @@ class Node:
             except BootstrapError as error:  # The launcher's host may be about to start, or its name to have changed.
                 pause_s = pause_before_next()
                 if time.monotonic() + pause_s <= deadline:
+                    if not self._waits:
+                        self.say(f"waiting for the launcher of this job at {address}, up to --start-timeout")
+                    self._waits = True
                     time.sleep(pause_s)
                 elif isinstance(error, RanksMissingError):
                     raise
@@ -229,7 +233,7 @@ class Node:
 class _Slot(FarAgent):
     """One slot: a process after the other runs in it, as the launcher says."""
 
-    def __init__(self, node: Node, loop: Loop, guard: Guard, connection: socket.socket, secret: bytes) -> None:
+    def __init__(self, node: OwnNode, loop: Loop, guard: Guard, connection: socket.socket, secret: bytes) -> None:
         hello = {"machine": machine(), "address": connection.getsockname()[0], "ringcore": __version__}
         self._node = node
         self._connection = connection

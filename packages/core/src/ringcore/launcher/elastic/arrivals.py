@@ -27,7 +27,6 @@ class PlacedElasticSupervisor(ElasticSupervisor):
     """One such job from start to end."""
 
     _agent_class = PlacedHost
-    _agents_stay = False  # An agent takes one job after the other.
     _agent_word = "task"
     _room = 0  # For so many agents there are descriptors.
     _names: dict[str, str]  # Of each machine, as it is shown.
@@ -113,7 +112,7 @@ class PlacedElasticSupervisor(ElasticSupervisor):
         self._hosts[number].start(self._job_at(number))
 
     def on_done(self, index: int) -> None:  # noqa: D102
-        if not self._agents_stay:
+        if not self._agent_class.stays:
             self._withdraw(index)
         super().on_done(index)
 

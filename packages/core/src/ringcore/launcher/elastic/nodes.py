@@ -42,7 +42,6 @@ class NodesSupervisor(PlacedElasticSupervisor):
     """One such job from start to end."""
 
     _agent_class = NodeHost
-    _agents_stay = True
     _agent_word = "slot"
     _waited = False  # For nodes to close their connections at the end.
 
