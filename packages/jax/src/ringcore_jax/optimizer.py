@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -64,8 +64,7 @@ def _reduced(
         adapter.check_exchange_options(compressor, op, gradient_predivide_factor=gradient_predivide_factor)
         exchanging = Exchanging(compressor, name, process_set, who, {"compression": compressor})
         paths = [path for path, leaf in found if leaf.dtype != jax.dtypes.float0]
-        names = [jax.tree_util.keystr(path) for path in paths]  # quoted: "a.b" may be one key, or two
-        return _with_floats(structure, leaves, exchanging.average(names, floats))
+        return _with_floats(structure, leaves, exchanging.average(_names_of(paths), floats))
     for number, bucket in enumerate(adapter.buckets([leaf.size * leaf.dtype.itemsize for leaf in floats])):
         reduced = allreduce(
             [floats[i] for i in bucket], op=op, name=f"{name}.{number}", compression=compressor,
@@ -75,6 +74,12 @@ def _reduced(
         for i, leaf in zip(bucket, reduced, strict=True):
             floats[i] = leaf
     return _with_floats(structure, leaves, floats)
+
+
+def _names_of(paths: Sequence[Any]) -> list[str]:
+    """As people write them; quoted where two would read alike, as "a.b" may be one key, or two."""
+    plain = [jax.tree_util.keystr(path, simple=True, separator=".") for path in paths]
+    return plain if len(set(plain)) == len(plain) else [jax.tree_util.keystr(path) for path in paths]
 
 
 def _with_floats(structure: Any, leaves: list[Any], floats: list[Any]) -> Any:
