@@ -374,7 +374,7 @@ def test_a_node_whose_output_is_lost(ringrun: Ringrun, script: Script, start: St
         process = start(1, *node(name), stdout=full)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "the job has ended well; the exit code here is 1 as standard output could not be written" in stderr
+    assert "the job has ended well; the exit code is 1 as standard output could not be written" in stderr
     assert launcher.wait(60) == 0
 
 

@@ -15,7 +15,7 @@ import ctypes
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +47,20 @@ _register()
 adapter.add_bystanders("libjax_common.so", "_ZN3xla18SlowOperationAlarm9AlarmLoopEv")
 
 
-def write_error(error: BaseException, message: int, capacity: int) -> int:
-    """Write what is wrong where the library reads it, and return the length, which is not 0.
+def for_library(call: Callable[[], None], message: int, capacity: int) -> int:
+    """Do what the library asks for on a thread of XLA.
 
-    An interrupt as well: from what ctypes lets out of a call of Python the library gets any length.
+    Returns:
+        The length of the message that says what is wrong, or 0. It tells of an interrupt as well: from what ctypes
+        lets out of a call of Python the library gets any length.
     """
-    text = f"{type(error).__name__}: {error}".encode()[:capacity]
-    ctypes.memmove(message, text, len(text))
-    return len(text)
+    try:
+        call()
+    except BaseException as error:
+        text = f"{type(error).__name__}: {error}".encode()[:capacity]
+        ctypes.memmove(message, text, len(text))
+        return len(text)
+    return 0
 
 
 @dataclasses.dataclass(frozen=True)

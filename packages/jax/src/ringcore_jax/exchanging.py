@@ -21,7 +21,7 @@ from jax.interpreters import ad, batching, mlir
 from ringcore import InvalidArgument, adapter
 from ringcore.adapter import Exchange, ProcessSet
 
-from ringcore_jax._calls import LIBRARY, lower_behind_the_last, write_error
+from ringcore_jax._calls import LIBRARY, for_library, lower_behind_the_last
 from ringcore_jax._host import HostArrays
 
 _TARGET = "ringcore_exchange"
@@ -106,12 +106,7 @@ _Exchange = ctypes.CFUNCTYPE(
 
 
 def _exchange(number: int, data: Any, count: int, message: int, capacity: int) -> int:
-    """For the library, on a thread of XLA: the length of the message that says what is wrong, or 0."""
-    try:
-        _in_programs[number].average([data[i] or 0 for i in range(count)])
-    except BaseException as error:
-        return write_error(error, message, capacity)
-    return 0
+    return for_library(lambda: _in_programs[number].average([data[i] or 0 for i in range(count)]), message, capacity)
 
 
 _exchange_for_library = _Exchange(_exchange)  # as long as the library has it

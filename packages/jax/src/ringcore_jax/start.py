@@ -17,7 +17,7 @@ from jax.interpreters import ad, batching, mlir
 from ringcore import adapter
 from ringcore.adapter import ProcessSet
 
-from ringcore_jax._calls import LIBRARY, lower_behind_the_last, write_error
+from ringcore_jax._calls import LIBRARY, for_library, lower_behind_the_last
 
 _TARGET = "ringcore_weights"
 _REMEDY = "call params = broadcast_parameters(params, root_rank=0) before the first step"
@@ -105,12 +105,9 @@ _Compare = ctypes.CFUNCTYPE(
 
 
 def _compare(number: int, data: Any, sizes: Any, count: int, message: int, capacity: int) -> int:
-    """For the library, on a thread of XLA: the length of the message that says what is wrong, or 0."""
-    try:
-        _comparisons[number].compare([(data[i] or 0, sizes[i]) for i in range(count)])
-    except BaseException as error:
-        return write_error(error, message, capacity)
-    return 0
+    return for_library(
+        lambda: _comparisons[number].compare([(data[i] or 0, sizes[i]) for i in range(count)]), message, capacity
+    )
 
 
 _compare_for_library = _Compare(_compare)  # as long as the library has it

@@ -26,6 +26,9 @@ _TAIL_BYTES = 1 << 15
 _LAST_WORDS_S = 2.0
 _LAST_WORDS_A_RANK_S = 0.25
 _LAST_WORDS_LIMIT_S = 20.0
+# Who is in a hurry waits no longer for a reader of what was printed.
+_UNREAD_S = 1.0
+_EXIT_LOST = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,6 +183,31 @@ class Output:
     def idle(self) -> bool:
         """Whether everything was written."""
         return self._log_writer.idle and all(console.idle for console in self._consoles.values())
+
+    def abandon_soon(self) -> None:
+        """Give readers one second more, and write nothing after it."""
+        self._loop.call_later(_UNREAD_S, self.abandon)
+
+    def write_out(self, code: Callable[[], int], ended_well: str) -> int:
+        """Wait until everything is written, at the end of this process.
+
+        Args:
+            code: Its exit code, as far as that is known: a signal may come while this waits.
+            ended_well: What to say of a job whose exit code would be 0, though something that was printed is lost.
+
+        Returns:
+            The exit code; not 0 where something is lost.
+        """
+        self._await_idle()
+        if code() != 0 or self.lost is None:
+            return code()
+        self.say(f"{ended_well}; the exit code is {_EXIT_LOST} as {self.lost}")
+        self._await_idle()
+        return code() or _EXIT_LOST
+
+    def _await_idle(self) -> None:
+        while not self.idle:
+            self._loop.run_once()
 
     def hurry(self) -> None:
         """The ranks are to end: they wait for no reader any more, and what is too much is dropped with a count."""

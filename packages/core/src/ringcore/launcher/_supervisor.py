@@ -30,14 +30,11 @@ _GRACE_S = {None: 0.35, signal.SIGINT: 5.0, signal.SIGTERM: 30.0, signal.SIGHUP:
 _SETTLE_S = 0.1
 # ... which is known and still runs: its exit handlers, most likely, and those of a framework take their time.
 _LEAVING_S = 5.0
-# After a signal, nobody waits longer for a reader of what was printed.
-_LAST_WORDS_S = 1.0
 # The scheduler may know of the end of an agent's process before its connection tells.
 _HEAR_S = 4.0
 # SIGKILL ends everything but a process that the kernel itself holds.
 _KILL_LIMIT_S = 5.0
 _EXIT_PIPE = 128 + signal.SIGPIPE
-_EXIT_LOST = 1
 FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -354,7 +351,7 @@ class Supervisor:
             names = ", ".join(dict.fromkeys(self._host_of(index) for index in sorted(self._open)))
             self._output.say(f"ringrun: processes on {names} did not end within {_KILL_LIMIT_S:g} s of SIGKILL")
             self._exit_code = self._exit_code or 1
-            self._loop.call_later(_LAST_WORDS_S, self._output.abandon)
+            self._output.abandon_soon()
             os._exit(self._conclude())  # Closing would wait for them; the guard goes on trying.
 
     def _on_signal(self, number: int) -> None:
@@ -391,17 +388,8 @@ class Supervisor:
         else:
             self._output.release(*(rank for rank, _ in self._output.held()))
         if self._impatient or self._signal is not None:
-            self._loop.call_later(_LAST_WORDS_S, self._output.abandon)
-        self._write_out()
-        if self._output.lost is not None and self._code() == 0:
-            self._exit_code = _EXIT_LOST
-            self._output.say(f"ringrun: all ranks ended well; the exit code is {_EXIT_LOST} as {self._output.lost}")
-            self._write_out()
-        return self._code()
-
-    def _write_out(self) -> None:
-        while not self._output.idle:
-            self._loop.run_once()
+            self._output.abandon_soon()
+        return self._output.write_out(self._code, "ringrun: all ranks ended well")
 
     def _code(self) -> int:
         if self._signal is not None:

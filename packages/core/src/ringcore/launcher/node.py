@@ -39,10 +39,6 @@ if TYPE_CHECKING:
 _EXIT_ALONE = 1
 # For so long the address that the launcher's name had is dialled.
 _ATTEMPT_S = 5.0
-# Something that was printed here is lost.
-_EXIT_LOST = 1
-# After a signal nobody waits longer for a reader of what was printed.
-_LAST_WORDS_S = 1.0
 # What a launcher sends beyond these would end this process by an exception, or be taken for something else.
 _MOST_CODE, _MOST_RANK, _MOST_SILENCE_S = 255, (1 << 32) - 1, 1e9
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -105,12 +101,10 @@ class OwnNode:
             self._loop.run_once()
         for slot in self._slots:
             slot.close()
-        self._write_out()
-        if self._output.lost is not None and self._code == 0:
-            self._code = _EXIT_LOST
-            self.say(f"the job has ended well; the exit code here is {_EXIT_LOST} as {self._output.lost}")
-            self._write_out()
-        return self._code
+        if self._left_by is not None:
+            self._output.hurry()
+            self._output.abandon_soon()
+        return self._output.write_out(lambda: self._code or 0, "ringrun: the job has ended well")
 
     def _dial(self, number: int, deadline: float) -> tuple[socket.socket, bytes]:
         """Connects; its name is looked up again and again, as a launcher's new pod has another address."""
@@ -221,13 +215,6 @@ class OwnNode:
     def _on_reader_gone(self) -> None:
         self._output.abandon_console()
         self.finish(128 + signal.SIGPIPE, "")
-
-    def _write_out(self) -> None:
-        if self._left_by is not None:
-            self._output.hurry()
-            self._loop.call_later(_LAST_WORDS_S, self._output.abandon)
-        while not self._output.idle:
-            self._loop.run_once()
 
 
 class _Slot(FarAgent):
