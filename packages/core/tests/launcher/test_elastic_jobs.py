@@ -397,6 +397,32 @@ def test_too_few_ranks_wait_for_others_and_end_with_the_failure_that_began_it(ri
     assert done.stderr.splitlines()[-1] == "ValueError: the cause", done.stderr
 
 
+@pytest.mark.parametrize("comes", [True, False])
+def test_who_is_on_its_way_when_the_time_is_over_is_waited_for_as_long_as_it_may_take(
+    ringrun: Ringrun, script: Script, comes: bool
+) -> None:
+    directory = ringrun.directory
+    name = train(
+        script,
+        first="""
+if life and rank == 1:
+    while not {"come", "fail"} & set(os.listdir()): time.sleep(0.01)
+    if os.path.exists("fail"): raise ValueError("on its way")
+""",
+        before="if (rank, life, state.step) == (1, 0, 3): raise ValueError('the cause')",
+    )
+    words = ["-np", "2", "--min-np", "2", "--elastic-timeout", "0.2", *AT_ONCE, name]
+    with ringrun.started(*words) as process:
+        assert process.stderr is not None
+        assert any("enough ranks are on their way: waiting for them" in line for line in process.stderr)
+        (directory / "stop").touch()
+        (directory / ("come" if comes else "fail")).touch()
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == (0 if comes else 1), stderr
+    assert ("there were less than 2 ranks, too few to go on" in stderr) is not comes
+    assert [line["size"] for line in told(directory, "end")] == ([2, 2] if comes else [])
+
+
 def test_a_rank_that_dies_at_each_start_ends_the_job_at_the_limit(ringrun: Ringrun, script: Script) -> None:
     name = train(script, first="if rank == 1: raise ValueError('at each start')")
     limits = ["--reset-limit", "2", "--blacklist-cooldown-range", "0.01", "0.01"]

@@ -201,8 +201,10 @@ def _elastic(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Elas
     if most is not None and least > most:
         limit = f"--max-np {most}" if found.max_np else "the {2} of --nnodes {0}:{1}".format(*found.node_range, most)
         parser.error(f"--min-np {least} is more than {limit}: the job could never run")
-    if found.np is not None and not least <= found.np <= (most or found.np):
-        parser.error(f"-np {found.np} is not between --min-np {least} and --max-np {most or found.np}")
+    if found.np is not None and found.np < least:
+        parser.error(f"-np {found.np} is less than --min-np {least}")
+    if found.np is not None and most is not None and found.np > most:
+        parser.error(f"-np {found.np} is more than --max-np {most}")
     if found.nnodes > 1:
         parser.error("an elastic job has one ringrun for all its hosts: give --hosts instead of --nnodes")
     if found.local_ranks_filter is not None or {*(found.tee or ()), *(found.redirects or ())} - {None}:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from ringcore.launcher._loop import Timer
 from ringcore.launcher._summary import list_ranks
 from ringcore.launcher._supervisor import FORWARDED
@@ -15,6 +17,7 @@ class Ending(Orders):
     """Ends the job."""
 
     _too_few: Timer | None = None
+    _overdue = False  # That time is over, and only who was on the way by then is waited for.
     _last: Timer | None = None  # When nobody is waited for that has left.
 
     def _ends(self) -> bool:
@@ -53,7 +56,9 @@ class Ending(Orders):
         if at_work or self._finishing or self._stopping or self._is_over():
             if self._too_few is not None:
                 self._too_few.cancel()
-                self._too_few = None
+                self._too_few, self._overdue = None, False
+        elif self._overdue and len(processes) < self._least():
+            self._end_with_too_few()
         elif self._too_few is None and (stranded or len(processes) < self._least()):
             limit_s = self._asked.elastic_timeout
             self._too_few = self._loop.call_later(limit_s, self._on_too_few)
@@ -71,6 +76,21 @@ class Ending(Orders):
         return f"{list_ranks(sorted(place.number for place in vacant))} on {hosts} to start again"
 
     def _on_too_few(self) -> None:
+        """Ends the job, unless enough are on their way: each of those has a time of its own, and it is waited for."""
+        processes = self._places.processes()
+        due_by = max((p.due_by for p in processes if not (p.in_epoch or p.ready)), default=0.0)
+        left_s = due_by - time.monotonic()
+        if left_s <= 0 or len(processes) < self._least() or any(process.stranded for process in processes):
+            self._end_with_too_few()
+            return
+        self._overdue = True
+        self._too_few = self._loop.call_later(left_s, self._on_too_few)
+        self._output.say(
+            f"ringrun: --elastic-timeout is over, but enough ranks are on their way: waiting for them, "
+            f"{left_s:.0f} s at most (RINGCORE_START_TIMEOUT_S)"
+        )
+
+    def _end_with_too_few(self) -> None:
         self._give_in(
             f"there were less than {self._least()} ranks, too few to go on, for {self._asked.elastic_timeout:g} s "
             "(--elastic-timeout)"
