@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support import ranks
 
@@ -135,3 +136,61 @@ def test_whoever_has_come_goes_on_where_the_others_are(tmp_path: Path) -> None:
     first, second = ranks.run(comes_late, 2, tmp_path, env={"RINGCORE_ELASTIC": "1", "OMP_NUM_THREADS": "1"})
     assert (first.pop("before"), second.pop("before")) == (0, 2)
     assert first == second
+
+
+def comes_with_another() -> str:
+    """As in an elastic job: the second rank sends more than the first one."""
+    from ringcore import adapter
+
+    ringcore.init()
+    exchange = adapter.Exchanges.topk(0.1 if ringcore.rank() == 0 else 0.2)
+    gradients = {"matrix": np.ones((60, 50))}
+    try:
+        exchange.average_of_step(gradients, "step", adapter.global_process_set, who="trainer", arguments={})
+    except ringcore.RingcoreError as error:
+        return str(error)
+    return "went on"
+
+
+def test_whoever_comes_with_another_exchange_is_refused(tmp_path: Path) -> None:
+    _, second = ranks.run(comes_with_another, 2, tmp_path, env={"RINGCORE_ELASTIC": "1"})
+    assert second.startswith("TopK(ratio=0.2, "), second
+    assert second.endswith(
+        "is not what the first rank averages with. Remedy: pass the same compression on all ranks"
+    ), second
+
+
+def begins_twice() -> list[str]:
+    """The same exchange in two jobs of one process, and in the second one another argument of whoever trains."""
+    from ringcore import adapter
+
+    exchange = adapter.Exchanges.powersgd(2)
+    found = []
+    for job in range(2):
+        ringcore.init()
+        arguments = {"rate": job * ringcore.rank()}
+        everybody = adapter.global_process_set
+        try:
+            for caller in ("generator", "critic"):
+                gradients = {f"{caller}.matrix": np.ones((60, 50))}
+                exchange.average_of_step(gradients, caller, everybody, who=caller, arguments=arguments)
+            found.append(" ".join(exchange.state_dict()["queries"]))
+        except ringcore.MismatchError as error:
+            found.append(str(error))
+        ringcore.shutdown()
+    return found
+
+
+def test_an_exchange_serves_several_callers_and_compares_again_in_another_job(tmp_path: Path) -> None:
+    for first, second in ranks.run(begins_twice, 2, tmp_path):
+        assert first == "generator.matrix critic.matrix"
+        assert "generator" in second and "rate" in second
+
+
+@pytest.mark.parametrize(
+    ("values", "finite"), [([3e38] * 9, True), ([], True), ([1, np.inf], False), ([-np.inf], False), ([np.nan], False)]
+)
+def test_a_step_is_left_out_by_what_is_infinite_and_not_by_what_is_large(values: list[float], finite: bool) -> None:
+    from ringcore.adapter.exchange import are_finite
+
+    assert are_finite([np.zeros(3, np.float32), np.array(values, np.float32)]) is finite
