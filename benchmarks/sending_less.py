@@ -12,7 +12,8 @@ hook over gloo, and whole.
 `sites`: the same DiLoCo among hosts far apart: 100 Mbit/s, 80 ms there and back, one packet of 1000 lost; with a delay
 of 25 steps, as what is sent takes longer there. A pause of 0.3 s a step stands for a device: what carries the
 packets takes most of a processor. Then torchft's DiLoCo there, over gloo, with the largest delay that it allows.
-`adamw`: bytes of the optimizer's state and a step, sharded, beside ZeroRedundancyOptimizer and whole.
+`adamw`: bytes of the optimizer's state and a step, sharded, beside ZeroRedundancyOptimizer, the first stage of
+DeepSpeed where that is installed, and whole.
 `muon`: the time of orthogonalising and of a step at 1 Gbit/s, sharded and not.
 
 Needs root. Lines are added to results/sending-less.jsonl.

@@ -8,6 +8,7 @@ for.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import sys
@@ -73,7 +74,8 @@ class Trained:
 
     def state_bytes(self) -> int:
         """Of what this rank's optimizer keeps."""
-        inner = getattr(self.optimizer, "_inner", getattr(self.optimizer, "optim", self.optimizer))
+        names = ("_inner", "optim", "optimizer")  # of what wraps one: ours, torch's, DeepSpeed's
+        inner = next((getattr(self.optimizer, name) for name in names if hasattr(self.optimizer, name)), self.optimizer)
         tensors = (value for state in inner.state.values() for value in state.values())
         return sum(one.numel() * one.element_size() for one in tensors if isinstance(one, torch.Tensor))
 
@@ -198,10 +200,42 @@ def adamw() -> dict[str, Any]:
         "sharded": Trained(lambda m: (m, ring.ShardedOptimizer(make(m), m.named_parameters()))),
         "ZeroRedundancyOptimizer": Trained(zero),
     }
+    if importlib.util.find_spec("deepspeed"):
+        trained["DeepSpeed, stage 1"] = ByDeepSpeed(make)
     times = timed({way: one.step for way, one in trained.items()}, 4, 2)
     for way, one in trained.items():
         one.check(way)
     return {"milliseconds": times, "state_bytes": {way: one.state_bytes() for way, one in trained.items()}}
+
+
+class ByDeepSpeed(Trained):
+    """DeepSpeed's engine, with ZeRO's first stage, in float32."""
+
+    def __init__(self, make: Callable[[torch.nn.Module], torch.optim.Optimizer]) -> None:
+        import deepspeed
+
+        deepspeed.init_distributed("gloo", auto_mpi_discovery=False)  # takes the group that is there
+
+        def wrap(model: torch.nn.Module) -> tuple[torch.nn.Module, Any]:
+            config = {
+                "train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 1},
+                "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False,
+            }  # fmt: skip
+            engine, optimizer, _, _ = deepspeed.initialize(model=model, optimizer=make(model), config=config)
+            return engine, optimizer
+
+        super().__init__(wrap)
+
+    def backward(self) -> None:
+        """Forward and backward."""
+        engine: Any = self.called
+        engine.backward(engine(self._inputs).square().mean())
+
+    def step(self) -> None:
+        """A whole one; its engine clears the gradients."""
+        self.backward()
+        engine: Any = self.called
+        engine.step()
 
 
 def muon() -> dict[str, Any]:

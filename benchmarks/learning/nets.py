@@ -7,6 +7,8 @@ from pathlib import Path
 import torch
 from sklearn.datasets import load_digits
 
+DOCS = Path(__file__).parents[2] / "docs"
+
 
 class Digits(torch.nn.Module):
     """A net of three layers, and its loss on images of one batch."""
@@ -32,7 +34,7 @@ class Characters(torch.nn.Module):
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
-        text = "".join(path.read_text() for path in sorted(Path("docs").glob("*.md")))
+        text = "".join(path.read_text() for path in sorted(DOCS.glob("*.md")))
         known = sorted(set(text))
         self.text = torch.tensor([known.index(character) for character in text[:100_000]])
         self.characters = torch.nn.Embedding(len(known), width)
