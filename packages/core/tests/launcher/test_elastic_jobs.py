@@ -265,7 +265,7 @@ def test_who_dies_while_it_joins_costs_nobody_anything(ringrun: Ringrun, script:
         first="""
 import ringcore.elastic.loop, ringcore.job.connect
 if life == 1: ringcore.job.connect.connect_with_members = lambda *_: os._exit(3)
-if life == 2: ringcore.elastic.loop.ranks_to_sync = lambda *_, **__: os._exit(3)
+if life == 2: ringcore.elastic.loop.find_parts = lambda *_, **__: os._exit(3)
 if life == 3: ringcore.elastic.ObjectState.sync = lambda _: os._exit(3)
 """,
         before=_DIES.format(rank=1),

@@ -47,10 +47,28 @@ class JaxState(ObjectState):
             setattr(self, name, tree)
         super().restore()
 
+    def describe(self) -> dict[str, str]:  # noqa: D102
+        return super().describe() | {f"{name}{path}": like for name in self._names for path, like in self._leaves(name)}
+
+    def outline(self) -> str:  # noqa: D102
+        return f"{super().outline()}; trees: {[(name, self._leaves(name)) for name in self._names]}"
+
+    def _leaves(self, name: str) -> list[tuple[str, str]]:
+        leaves, _ = jax.tree.flatten_with_path(getattr(self, name))
+        return [
+            (jax.tree_util.keystr(path), f"{leaf.dtype} of shape {leaf.shape}")
+            for path, leaf in leaves
+            if isinstance(leaf, jax.Array)
+        ]
+
     def sync(self) -> None:  # noqa: D102
-        if self.sync_among.included():
+        handover = self.handover
+        if self.sync_among.included() or (handover is not None and handover.gives):
+            among, root = (self.sync_among, 0) if handover is None else (handover, handover.root)
             for name in self._names:
-                setattr(self, name, broadcast_parameters(getattr(self, name), process_set=self.sync_among))
+                come = broadcast_parameters(getattr(self, name), root, process_set=among)
+                if handover is None or not handover.gives:
+                    setattr(self, name, come)
         super().sync()
 
 

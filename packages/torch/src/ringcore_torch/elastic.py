@@ -60,14 +60,20 @@ def _describe(model: torch.nn.Module) -> dict[str, str]:
     return {name: f"{v.dtype} of shape {tuple(v.shape)}" for name, v in parts if isinstance(v, torch.Tensor)}
 
 
-def _sync_model(model: torch.nn.Module, process_set: ProcessSet) -> Callable[[], None]:
-    return start_parameters(model.state_dict(), process_set=process_set)
+def _sync_model(model: torch.nn.Module, process_set: ProcessSet, root_rank: int = 0) -> Callable[[], None]:
+    return start_parameters(model.state_dict(), root_rank, process_set=process_set)
 
 
-def _sync_optimizer(optimizer: torch.optim.Optimizer, process_set: ProcessSet) -> Callable[[], Any]:
+def _outline_of_optimizer(optimizer: torch.optim.Optimizer) -> str:
+    tensors: list[torch.Tensor] = []
+    map_tensors(optimizer.state_dict(), tensors.append, torch.Tensor)
+    return str([f"{tensor.dtype}{tuple(tensor.shape)}" for tensor in tensors])
+
+
+def _sync_optimizer(optimizer: torch.optim.Optimizer, process_set: ProcessSet, root_rank: int = 0) -> Callable[[], Any]:
     # Who has a state already keeps one, too.
     lacks_room = not optimizer.state and all(p.is_cpu for group in optimizer.param_groups for p in group["params"])
-    state, load = start_optimizer_state(optimizer, process_set=process_set)
+    state, load = start_optimizer_state(optimizer, root_rank, process_set=process_set)
 
     def wait() -> Any:
         # The first touch of new memory takes about as long as the state, which comes meanwhile.
@@ -82,8 +88,8 @@ def _touched(like: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(like).zero_()
 
 
-_OF_MODELS = Handler(_save, _restore, _sync_model, describe=_describe)
-_OF_OPTIMIZERS = Handler(_save, _restore, _sync_optimizer)
+_OF_MODELS = Handler(_save, _restore, _sync_model, describe=_describe, outline=lambda model: repr(_describe(model)))
+_OF_OPTIMIZERS = Handler(_save, _restore, _sync_optimizer, outline=_outline_of_optimizer)
 
 
 class TorchState(ObjectState):

@@ -100,6 +100,11 @@ _FORMATS: dict[str, Any] = {
 _ITEM_BYTES = {name: struct.calcsize(code) for name, code in _FORMATS.items()}
 
 
+def nbytes_of(buffer: Buffer) -> int:
+    """How large what it describes is."""
+    return _elements(buffer.shape) * _ITEM_BYTES[DTYPE_NAMES[buffer.dtype]]
+
+
 def _elements(shape: tuple[int, ...]) -> int:
     product = 1
     for extent in shape:

@@ -16,7 +16,9 @@ from ringcore import _native
 from ringcore._errors import InvalidArgument
 from ringcore._native import Buffer, Handle, UnsupportedArray
 from ringcore._version import __version__
+from ringcore.adapter.buffer import as_buffer, nbytes_of
 from ringcore.adapter.refusals import refusing
+from ringcore.job.handover import Handover
 from ringcore.job.process_sets import ProcessSet, global_process_set, process_set_id_of
 from ringcore.job.state import context
 
@@ -246,6 +248,10 @@ def broadcast(
     finish: Finish | None = None,
 ) -> Handle:
     """Give every rank the root's values. `root_rank` is a rank of the job, and must be a member of `process_set`."""
+    if isinstance(process_set, Handover):
+        own = source if isinstance(source, Buffer) else as_buffer(source)
+        place = own if target is source else target if isinstance(target, Buffer) else as_buffer(target, writable=True)
+        return process_set.start(own, place, nbytes_of(own), name, result, finish)
     root = root_of(root_rank, name, process_set)
     sources = (source,)
     targets = sources if target is source else (target,)

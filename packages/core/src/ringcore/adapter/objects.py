@@ -10,6 +10,7 @@ from ringcore._objects import is_plain, parse_plain, pickled, plain, unpickle
 from ringcore.adapter import collectives
 from ringcore.adapter.buffer import as_buffer
 from ringcore.job import agreement
+from ringcore.job.handover import Handover
 from ringcore.job.process_sets import ProcessSet, global_process_set, process_set_id_of
 from ringcore.job.state import context
 
@@ -64,6 +65,10 @@ def broadcast_object(
         MismatchError: Ranks named different roots. On every rank.
     """
     current = context()
+    if isinstance(process_set, Handover):
+        if not process_set.included():
+            return value
+        process_set = process_set.first
     name = collectives.name_or_next(name, "broadcast_object", process_set)
     data = bytearray(_dumps(value)) if current.rank == root_rank else bytearray()
     length = bytearray(len(data).to_bytes(_LENGTH_BYTES, "little"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from ringcore._errors import (
@@ -15,12 +15,13 @@ from ringcore._errors import (
     ShutdownError,
     TimeoutError,
 )
-from ringcore.elastic.alike import ranks_to_sync
+from ringcore.elastic.alike import Parts, find_parts
 from ringcore.elastic.state import HostsUpdatedInterrupt, JoinedInterrupt, PartedInterrupt, State
 from ringcore.job import members
+from ringcore.job.handover import handing_over
 from ringcore.job.lifecycle import begin_anew, init, shutdown
 from ringcore.job.membership import membership
-from ringcore.job.process_sets import global_process_set, process_set_for_a_while
+from ringcore.job.process_sets import global_process_set
 from ringcore.job.state import context, is_initialized
 from ringcore.job.told_errors import as_ringcore_error
 
@@ -103,28 +104,37 @@ def _let_go_back(goes_back: bool) -> None:
 
 
 def _give(state: State) -> None:
-    """The state of rank 0 to those who need it; the others train on at once, and keep what they have saved last.
+    """The state to those who need it; whoever sends nothing of it trains on at once, and keeps what it has saved last.
 
     If a rank is lost soon after, all go back to what rank 0 has saved, so nobody has to save it here.
     """
-    ranks = ranks_to_sync(state)
+    parts = find_parts(state)
+    while parts is None:  # It is given to all at once who are ready to join.
+        begin_anew()
+        state.on_reset()
+        parts = find_parts(state)
     context().touched_for_state.clear()
-    if len(ranks) == context().size:
+    if not parts.givers:
         state.sync()
-    else:
-        _give_among(ranks, state)
+    elif parts.takers:
+        _give_among(parts, state)
     context().touched_for_step.clear()  # Not before: the state has memory of its own.
 
 
-def _give_among(ranks: Sequence[int], state: State) -> None:
-    if context().rank not in ranks:
-        context().runtime.excuse(ranks)  # A state may be large, and nobody who waits for them is to lose patience.
-    with process_set_for_a_while(ranks) as process_set:
-        state.sync_among = process_set
+def _give_among(parts: Parts, state: State) -> None:
+    with handing_over(parts.givers, parts.takers) as handover:
+        takes_part = handover.gives or handover.included()
+        # A state may be large, and nobody who waits for them is to lose patience.
+        busy = [rank for rank in handover.everybody.ranks if rank != context().rank]
+        if not takes_part:
+            context().runtime.excuse(busy)
+        state.sync_among, state.handover = handover.first, handover
         try:
             state.sync()
         finally:
-            state.sync_among = global_process_set
+            state.sync_among, state.handover = global_process_set, None
+        if takes_part:  # Others have more to send, or to get.
+            context().runtime.excuse(busy)
 
 
 def _become_member() -> bool:

@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import struct
 import time
-from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,15 +15,15 @@ from ringcore.elastic.sampler import ElasticSampler
 from ringcore.elastic.stragglers import Stragglers
 from ringcore.job import members
 from ringcore.job.agreement import await_devices, gather_bytes
+from ringcore.job.handover import Handover
 from ringcore.job.membership import membership
 from ringcore.job.process_sets import ProcessSet, global_process_set
 from ringcore.job.state import context, rank
 
-# What ranks tell each other at a commit: these, with how long each has worked, where somebody looks for stragglers, and
-# the places of those who want to join, as numbers of this kind.
+# What ranks tell each other at a commit: these, with how long each has worked, where somebody looks for stragglers.
+# Behind it are the places of those who want to join.
 _COMES, _GOES, _LEAVES = 1, 2, 4
 _NEWS = struct.Struct("=Bd")
-_PLACES = "i"
 
 # Horovod's name for whatever ends a collective: `run` catches it and goes back, and scripts raise it to start over.
 HorovodInternalError = RingcoreError
@@ -73,6 +72,8 @@ class State:
     """
 
     sync_among: ProcessSet = global_process_set  # Rank 0, and those who need its state.
+    # While it is given to some: with those who send shares of it, for what can be sent in shares.
+    handover: Handover | None = None
 
     def __init__(
         self, bcast_object: Callable[[Any], Any] | None = None, get_rank: Callable[[], int] | None = None
@@ -122,16 +123,16 @@ class State:
             launcher.give_up(place)
         goes_on = context().launcher is not None  # The engine does, without who leaves and with who comes.
         own = _COMES * news.comes | _GOES * (news.goes or (news.leaves and not goes_on)) | _LEAVES * news.leaves
-        arrivals = array(_PLACES, context().runtime.arrivals() if goes_on else [])
-        told, everywhere, leaving = 0, set(arrivals), []
+        told, leaving = 0, []
         if self._stragglers is None and launcher.evict_slow is not None:
             self._stragglers = Stragglers(launcher.evict_slow)
         worked_s = 0.0 if self._stragglers is None else self._stragglers.end_step()
-        parts = gather_bytes(_NEWS.pack(own, worked_s) + arrivals.tobytes(), context().next_name("elastic.news"))
+        news_of_this = _NEWS.pack(own, worked_s) + members.pack_arrivals()
+        parts = gather_bytes(news_of_this, context().next_name("elastic.news"))
         said = [_NEWS.unpack_from(part) for part in parts]
-        for place, (flags, _), part in zip(context().members, said, parts, strict=True):  # Some may have been lost.
+        everywhere = members.arrived_everywhere([part[_NEWS.size :] for part in parts])
+        for place, (flags, _) in zip(context().members, said, strict=True):  # Some may have been lost.
             told |= flags
-            everywhere &= set(array(_PLACES, part[_NEWS.size :]))
             if flags & _LEAVES:
                 leaving.append(place)
         if self._stragglers is not None:
@@ -154,6 +155,13 @@ class State:
         """What is kept, by name: its kind and shape, which must be the same on all ranks."""
         return {}
 
+    def outline(self) -> str:
+        """What this rank would broadcast in a `Handover`: those that would do the same as rank 0 send shares of it.
+
+        Where it is empty rank 0 alone sends what there is.
+        """
+        return ""
+
     def save(self) -> None:
         """Keep the state in memory."""
         raise NotImplementedError
@@ -163,7 +171,11 @@ class State:
         raise NotImplementedError
 
     def sync(self) -> None:
-        """Give the state of rank 0 to all ranks, or to those of `sync_among`. Collective: all ranks call it."""
+        """Give the state of rank 0 to all ranks, or to those of `sync_among`. Collective: all ranks call it.
+
+        A state that has an `outline` broadcasts what can be large in `handover`, where that is not None: on those that
+        are in `sync_among`, and on those where it says `gives`, for the root that it names.
+        """
         raise NotImplementedError
 
     def reset(self) -> None:
@@ -181,6 +193,8 @@ class Handler:
             is called to wait for that; and this returns memory for `save`, where it had time to make some, or None.
         reset: Fits the value to the number of ranks.
         describe: Says what is in the value, by name: see `State.describe`.
+        outline: Says which tensors `sync` would broadcast, see `State.outline`. Such a `sync` takes a `Handover` for
+            the process set, and the root as `root_rank`. None: rank 0 alone sends the value.
     """
 
     save: Callable[[Any, Any], Any]
@@ -188,6 +202,7 @@ class Handler:
     sync: Callable[..., object]
     reset: Callable[[Any], object] = lambda _: None
     describe: Callable[[Any], dict[str, str]] = lambda _: {}
+    outline: Callable[[Any], str] | None = None
 
 
 _OF_SAMPLERS = Handler(
@@ -241,6 +256,12 @@ class ObjectState(State):
             told |= {f"{name}: {part}": text for part, text in handler.describe(getattr(self, name)).items()}
         return told
 
+    def outline(self) -> str:  # noqa: D102
+        of_handlers = [(name, handler.outline) for name, handler in self._handlers.items()]
+        return "; ".join(
+            f"{name}: {outline(getattr(self, name))}" for name, outline in of_handlers if outline is not None
+        )
+
     def save(self) -> None:  # noqa: D102
         for name, handler in self._handlers.items():
             self._kept[name] = handler.save(getattr(self, name), self._room.pop(name, self._kept.get(name)))
@@ -256,18 +277,21 @@ class ObjectState(State):
         own = {name: getattr(self, name) for name in self._saved_state}
         takes_part = self.sync_among.included()
         coming = {}
-        for name, handler in self._handlers.items() if takes_part else ():
-            coming[name] = handler.sync(getattr(self, name), process_set=self.sync_among)
+        for name, handler in self._handlers.items():
+            if self.handover is not None and handler.outline is not None:
+                if takes_part or self.handover.gives:
+                    root = self.handover.root
+                    coming[name] = handler.sync(getattr(self, name), process_set=self.handover, root_rank=root)
+            elif takes_part:
+                coming[name] = handler.sync(getattr(self, name), process_set=self.sync_among)
         if own and self._bcast_object is not broadcast_object:  # It knows of no process sets.
             own = self._bcast_object(own)
         elif own and takes_part:
             own = broadcast_object(own, process_set=self.sync_among)
+        rooms = {name: wait() for name, wait in coming.items() if callable(wait)}
         if not takes_part:
             return
-        for name, wait in coming.items():
-            room = wait() if callable(wait) else None
-            if room is not None:
-                self._room[name] = room
+        self._room.update({name: room for name, room in rooms.items() if room is not None})
         for name, value in own.items():
             setattr(self, name, value)
         await_devices()

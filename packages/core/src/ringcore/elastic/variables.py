@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ringcore.adapter import collectives
 from ringcore.elastic.state import ObjectState
+from ringcore.job.handover import Handover
+
+# Kinds of numpy: bool, integers, floats, complex numbers; V are those that other packages add, as bfloat16.
+_OF_NUMBERS = "biufcV"
 
 
 class VariablesState(ObjectState):
@@ -49,7 +54,37 @@ class VariablesState(ObjectState):
             variable.assign(value.copy())  # Frameworks may go on with that memory.
         super().restore()
 
+    def outline(self) -> str:  # noqa: D102
+        variables = [f"{value.dtype}{value.shape}" for value in self._arrays()]
+        return f"{super().outline()}; variables: {', '.join(variables)}"
+
     def sync(self) -> None:  # noqa: D102
-        if self.sync_among.included():
+        if self.handover is not None:
+            if self.handover.gives or self.handover.included():
+                self._hand_over(self.handover)
+        elif self.sync_among.included():
             self._broadcast(self._variables(), process_set=self.sync_among)
         super().sync()
+
+    def _arrays(self) -> list[Any]:
+        import numpy as np
+
+        return [np.asarray(variable) for variable in self._variables()]
+
+    def _hand_over(self, handover: Handover) -> None:
+        import numpy as np
+
+        taken, handles = [], []
+        for number, (variable, value) in enumerate(zip(self._variables(), self._arrays(), strict=True)):
+            if value.dtype.kind not in _OF_NUMBERS or value.size == 0:
+                continue  # As a tokenizer's table: part of the program, not of what is learned.
+            # The variable's own memory is not to be written to: what it has is not known to change.
+            array = np.ascontiguousarray(value) if handover.gives else np.array(value, order="C")
+            moved = array.reshape(-1).view(np.uint8)
+            name = f"elastic.variables.{number}"
+            handles.append(collectives.broadcast(moved, moved, handover.root, name, process_set=handover))
+            taken.append((variable, array))
+        for handle, (variable, array) in zip(handles, taken, strict=True):
+            handle.synchronize()
+            if not handover.gives:
+                variable.assign(array)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from array import array
 from collections.abc import Callable, Collection, Sequence
 
 from ringcore.job.agreement import gather_bytes
@@ -11,6 +12,7 @@ from ringcore.job.process_sets import ProcessSet
 from ringcore.job.state import Context, context, follows, is_initialized
 
 _log = logging.getLogger("ringcore")
+_PLACES = "i"  # Ranks tell each other places as numbers of this kind.
 _listeners: list[Callable[[], None]] = []
 
 
@@ -74,6 +76,22 @@ def let_in(place: int) -> bool:
     current.runtime.let_in(place)
     take_note()
     return current.epoch != before
+
+
+def pack_arrivals() -> bytes:
+    """The places of those whom this rank has met, and who want to join it, for the others."""
+    current = context()
+    # The engine lets nobody in where all would meet anew instead, and the launcher tells nothing of those who come.
+    return array(_PLACES, current.runtime.arrivals() if current.launcher is not None else []).tobytes()
+
+
+def arrived_everywhere(packed: Sequence[bytes]) -> set[int]:
+    """The places of those whom all ranks have met.
+
+    Args:
+        packed: By rank, what `pack_arrivals` has made.
+    """
+    return set.intersection(*(set(array(_PLACES, part)) for part in packed))
 
 
 def newcomers_given_up() -> list[int]:
