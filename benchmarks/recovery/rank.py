@@ -49,7 +49,9 @@ def training():
             super().__init__()
             self.parts = torch.nn.ParameterList([torch.ones(elements) for _ in range(TENSORS)])
             if "state" in sys.argv:  # With these and what the optimizer keeps 400 MB.
-                self.register_buffer("kept", torch.zeros(100_000_000 - 2 * TENSORS * ELEMENTS))
+                # What a process has already it is not sent: here each has something else until it gets rank 0's.
+                seeded = torch.Generator().manual_seed(os.getpid())
+                self.register_buffer("kept", torch.rand(100_000_000 - 2 * TENSORS * ELEMENTS, generator=seeded))
 
         def forward(self) -> torch.Tensor:
             return sum(part.sum() for part in self.parts)

@@ -1,6 +1,6 @@
 """Measures what it costs that a rank is lost, leaves or comes, beside peers; in minutes, and alone on the machine.
 
-    python benchmarks/recovery/run.py [killed] [hosts] [silent] [leaves] [comes] [state] [cost] [goodput]
+    python benchmarks/recovery/run.py [killed] [hosts] [silent] [leaves] [comes] [state] [beside] [cost] [goodput]
                                       [--repeats 5] [--libraries ringcore ULFM torchft]
 
 killed: one of 4 ranks of a host gets SIGKILL. hosts: the same, each rank on a host of its own (network namespaces).
@@ -8,11 +8,13 @@ silent: its host's cable is pulled out instead. From then to the end of the step
 are left (torchft leaves that step out: to the end of the next one), less what a step takes.
 leaves: `ringcore drain`; comes: a rank that had ended is back. What the step took in which that happens, on the rank
 that waited longest, less what a step takes. state: the same of one with 400 MB of state, between hosts with cables of 1
-Gbit/s: what of this is more than the cable takes for it, too. cost: a step of 2 ranks, in an elastic job and in
+Gbit/s: what of this is more than the cable takes for it, too, and the percentage of the steps that were done in 1.25
+times as long as the cable takes, of those that are otherwise. beside: the same where each host has two ranks, so that
+who comes finds the state on its own. cost: a step of 2 ranks, in an elastic job and in
 another. The gradients are 64 MiB, but for `cost`, which trains a net of 25 million parameters. goodput: one of 4 ranks
 gets SIGKILL every 20 s and comes again after 5; the percentage of the seconds in which ranks lived that went into steps
-which count; a step is 0.1 s on a device, in which the host sleeps, and a sum of 16 MiB. hosts, silent and state need
-root. Writes benchmarks/results/recovery.jsonl (--fresh begins it anew), and prints a table of what was found.
+which count; a step is 0.1 s on a device, in which the host sleeps, and a sum of 16 MiB. hosts, silent, state and beside
+need root. Writes benchmarks/results/recovery.jsonl (--fresh begins it anew), and prints a table of what was found.
 """
 
 from __future__ import annotations
@@ -48,12 +50,14 @@ HEARTBEAT_S = 0.5
 RESTARTS = ("-np", str(RANKS), "--min-np", "2", "--blacklist-cooldown-range", "1", "1")
 CABLE = ("1gbit", "256kb", "50ms")
 STATE_BYTES, BYTES_PER_S = 400e6, 125e6
+CABLE_S = STATE_BYTES / BYTES_PER_S
+MAY_TAKE_S = 1.25 * CABLE_S
 # Steps before anything happens, and those behind it that tell what a step takes then.
 BEFORE, BEHIND = 8, 6
 KILLS, KILL_EVERY_S, BACK_AFTER_S = 5, 20.0, "5"
 # Library -> cases.
 MEASURED = {
-    "ringcore": ["killed", "hosts", "silent", "leaves", "comes", "state", "cost", "goodput"],
+    "ringcore": ["killed", "hosts", "silent", "leaves", "comes", "state", "beside", "cost", "goodput"],
     "ULFM": ["killed"],
     "torchft": ["killed"],
 }
@@ -197,27 +201,56 @@ def lost(job: Job, lose: Callable[[int], None]) -> float:
     return max(lines[0][0] - begin - step_s(lines) for lines in after.values())
 
 
-def longest_at_change(job: Job, ranks: Sequence[int], begin: float, size: int) -> float:
-    """Seconds that the step took in which there came to be `size` ranks, less a step: on who waited longest."""
+class Change:
+    """A number of ranks that there come to be.
 
-    def changed(steps: Mapping[int, list[tuple[float, int]]]) -> list[tuple[int, int]]:
-        found = []
-        for pid in ranks:
-            lines = steps[pid]
-            at = next((i for i, (when, n) in enumerate(lines) if when > begin and n == size), None)
-            if at is not None and len(lines) > at + BEHIND:
-                found.append((pid, at))
-        return found
+    Args:
+        job: Of the ranks.
+        ranks: The processes that are there before and behind it.
+        begin: It comes after this time.
+        size: The number.
+        behind_s: So long they train on before anybody looks.
+    """
 
-    job.wait(lambda steps: len(changed(steps)) == len(ranks))
-    steps = job.steps()
-    pauses = []
-    for pid, at in changed(steps):
-        lines = steps[pid]
-        usual = step_s(lines[max(at - BEHIND, 0) : at])
-        # A commit is part of the step that follows it.
-        pauses.append(max(lines[i][0] - lines[i - 1][0] for i in range(at, at + 2)) - usual)
-    return max(pauses)
+    def __init__(self, job: Job, ranks: Sequence[int], begin: float, size: int, behind_s: float = 0.0) -> None:
+        def changed(steps: Mapping[int, list[tuple[float, int]]]) -> dict[int, int]:
+            found = {}
+            for pid in ranks:
+                lines = steps[pid]
+                at = next((i for i, (when, n) in enumerate(lines) if when > begin and n == size), None)
+                if at is not None and len(lines) > at + BEHIND and lines[-1][0] > lines[at][0] + behind_s:
+                    found[pid] = at
+            return found
+
+        job.wait(lambda steps: len(changed(steps)) == len(ranks))
+        self._steps = job.steps()
+        self._at = changed(self._steps)
+
+    def longest(self) -> float:
+        """Seconds that the step took in which it came, less a step: on who waited longest."""
+        pauses = []
+        for pid, at in self._at.items():
+            lines = self._steps[pid]
+            # A commit is part of the step that follows it.
+            pauses.append(max(lines[i][0] - lines[i - 1][0] for i in range(at, at + 2)) - self._usual_s(pid))
+        return max(pauses)
+
+    def trained(self, seconds: float) -> float:
+        """The part of the steps of so many seconds, from the last step before it, that were done: on who did fewest."""
+        parts = []
+        for pid, at in self._at.items():
+            lines = self._steps[pid]
+            since = lines[at - 1][0]
+            # In parts of a step: whole ones would be too rough a measure.
+            ends = [when for when, _ in lines if when >= since]
+            done = next(i for i, when in enumerate(ends) if when > since + seconds)
+            done_s = done - 1 + (since + seconds - ends[done - 1]) / (ends[done] - ends[done - 1])
+            parts.append(done_s * self._usual_s(pid) / seconds)
+        return min(parts)
+
+    def _usual_s(self, pid: int) -> float:
+        at = self._at[pid]
+        return step_s(self._steps[pid][max(at - BEHIND, 0) : at])
 
 
 @contextlib.contextmanager
@@ -282,37 +315,38 @@ def leaves(_library: str) -> float:
         subprocess.run(asked, check=True, env=clean_environ(), stdout=subprocess.DEVNULL)
         job.wait(lambda steps: any(n < RANKS for lines in steps.values() for _, n in lines))
         job.wait(lambda _: sum(is_alive(pid) for pid in ranks) == RANKS - 1)
-        return longest_at_change(job, [pid for pid in ranks if is_alive(pid)], begin, RANKS - 1)
+        return Change(job, [pid for pid in ranks if is_alive(pid)], begin, RANKS - 1).longest()
 
 
 def comes(_library: str) -> float:
     """A rank that has ended is started again, and joins the three that are left."""
     with started(lambda folder: [(ringrun(*RESTARTS, rank="commits", folder=folder), {})]) as job:
-        return back(job)
+        return back(job).longest()
 
 
-def back(job: Job) -> float:
-    """A rank of the job is killed, and comes again: how long the others wait for it then."""
+def back(job: Job, behind_s: float = 0.0, host: Host | None = None) -> Change:
+    """A rank of the job is killed, of this host if one is given, and comes again."""
     ranks = job.wait_for_ranks(RANKS)
     begin = time.monotonic()
-    os.kill(ranks[-1], signal.SIGKILL)
-    left = ranks[:-1]
+    victim = next(pid for pid in ranks if host is None or network_of(pid) == network_of(host.pid))
+    os.kill(victim, signal.SIGKILL)
+    left = [pid for pid in ranks if pid != victim]
     job.wait(lambda steps: all(any(when > begin and n < RANKS for when, n in steps[pid]) for pid in left))
-    return longest_at_change(job, left, time.monotonic(), RANKS)
+    return Change(job, left, time.monotonic(), RANKS, behind_s)
 
 
-def state(_library: str) -> float:
-    """Of a rank whose state takes long: between hosts."""
-    with namespaces(RANKS + 1) as (at, *hosts):
+def state(ranks_of_host: int) -> Change:
+    """A rank whose state takes long comes: between hosts."""
+    with namespaces(RANKS // ranks_of_host + 1) as (at, *hosts):
         for host in hosts:
             host.shape(*CABLE)
-        names = ",".join(f"{host.name}:1" for host in hosts)
+        names = ",".join(f"{host.name}:{ranks_of_host}" for host in hosts)
 
         def commands(folder: Path) -> list[tuple[list[str], dict[str, str]]]:
             return [(ringrun(*RESTARTS, "-H", names, rank="commits", folder=folder, model="state"), {})]
 
         with started(commands, at) as job:
-            return back(job)
+            return back(job, MAY_TAKE_S, hosts[-1])  # where rank 0 is not
 
 
 def cost(elastic: bool) -> float:
@@ -360,20 +394,29 @@ CASES: dict[str, Callable[[str], float]] = {
     "silent": silent,
     "leaves": leaves,
     "comes": comes,
-    "state": state,
     "goodput": goodput,
 }
 
 
+TRAINED = "state of 400 MB at 1 Gbit/s, training in 1.25 times as long as the cable takes"
+TRAINED_BESIDE = "state of 400 MB that is on the host, training in as long"
+PERCENT = ("goodput", TRAINED, TRAINED_BESIDE)
+
+
 def measure(case: str, library: str, repeat: int) -> Iterator[tuple[str, float]]:
-    """What was measured, and seconds; of `goodput` a part of 1."""
+    """What was measured, and seconds; of what is in `PERCENT` a part of 1."""
     if case == "cost":
         for elastic in (True, False) if repeat % 2 else (False, True):
             yield f"step, {'elastic' if elastic else 'not elastic'}", cost(elastic)
     elif case == "state":
-        waited = CASES[case](library)
-        yield "state of 400 MB at 1 Gbit/s", waited
-        yield "state of 400 MB at 1 Gbit/s, more than the cable takes", waited - STATE_BYTES / BYTES_PER_S
+        change = state(1)
+        yield "state of 400 MB at 1 Gbit/s", change.longest()
+        yield "state of 400 MB at 1 Gbit/s, more than the cable takes", change.longest() - CABLE_S
+        yield TRAINED, change.trained(MAY_TAKE_S)
+    elif case == "beside":
+        change = state(2)
+        yield "state of 400 MB that is on the host", change.longest()
+        yield TRAINED_BESIDE, change.trained(MAY_TAKE_S)
     else:
         yield case, CASES[case](library)
 
@@ -387,14 +430,14 @@ def main() -> None:
     parser.add_argument("--fresh", action="store_true")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # and ends the jobs that it has started
-    cases = options.cases or [*CASES, "cost"]
+    cases = options.cases or [*CASES, "state", "beside", "cost"]
     found: dict[tuple[str, str], list[float]] = {}
     with (HERE.parent / "results" / "recovery.jsonl").open("w" if options.fresh else "a") as file:
         for case in cases:
             for repeat in range(options.repeats):
                 for library in options.libraries:
                     for what, seconds in measure(case, library, repeat) if case in MEASURED[library] else ():
-                        unit, factor = ("percent", 100) if case == "goodput" else ("milliseconds", 1000)
+                        unit, factor = ("percent", 100) if what in PERCENT else ("milliseconds", 1000)
                         line = {"case": what, "library": library, unit: round(seconds * factor, 2)}
                         file.write(json.dumps(line) + "\n")
                         file.flush()

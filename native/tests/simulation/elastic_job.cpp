@@ -312,6 +312,8 @@ void ElasticJob::end_phase(RankState& rank) {
       rank.first = rank.place < options_.ranks || rank.steps > 0 ? rank.first : rank.agreed;
       rank.next = rank.agreed;
       rank.phase = rank.next == kSteps ? Phase::kBarrier : Phase::kStep;
+      // Before a state is given to one that has come, callers let in all others that are ready.
+      if (rank.phase == Phase::kStep && options_.joiners > 1) rank.phase = Phase::kNews;
       return;
     case Phase::kBarrier:
       rank.phase = Phase::kEnded;
@@ -386,9 +388,11 @@ bool ElasticJob::advance_alone(RankState& rank) {
     // Of a loss alone others may have heard when they had gone on: this one is told of it like them, or not at all.
     if (rank.has_come) {
       rank.engine->accept_change(members.epoch());
-      // As callers do while the first rank gives its state to who has come.
-      const Rank last = members.size() - 1;
-      if (rank.engine->rank() != 0 && rank.engine->rank() != last) rank.engine->excuse({0, last});
+      // As callers do while they give their state to who has come: any other rank may have more to do for that.
+      std::vector<Rank> others(static_cast<std::size_t>(members.size()));
+      std::iota(others.begin(), others.end(), 0);
+      std::erase(others, rank.engine->rank());
+      rank.engine->excuse(std::move(others));
     }
     rank.phase = rank.has_come ? Phase::kAgreeing : Phase::kStep;
   }

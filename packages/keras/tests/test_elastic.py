@@ -64,19 +64,42 @@ train(state)
 """
 
 
+LAYERS = "keras.layers.Dense(1)"
+LARGE = "keras.layers.Dense(300), keras.layers.Dense(300), keras.layers.Dense(1)"
+TELLS = """
+from ringcore.job.handover import Handover
+
+submit = Handover._submit
+
+def submit_and_tell(collective, name, source, *others):
+    if source.shape[0] > 10000:
+        with open("sent", "a") as file:
+            file.write(json.dumps({"pid": os.getpid(), "bytes": source.shape[0]}) + "\\n")
+    return submit(collective, name, source, *others)
+
+Handover._submit = staticmethod(submit_and_tell)
+"""
 AVERAGES = "ring.DistributedOptimizer(keras.optimizers.SGD(0.01, momentum=0.9))"
 STEPS_ALONE = "keras.optimizers.SGD(0.01, momentum=0.9)"
 MEETS = "ring.callbacks.DiLoCoCallback(outer, every=5)"
 OUTER = "outer = keras.optimizers.SGD(0.7, momentum=0.9)  # it stays the same when ranks come and go\n"
 
 
-# The second: of two that are left the other one has come somewhere else when somebody joins them.
+# The second: of two that are left the other one has come somewhere else when somebody joins them. The third: each of
+# them is a host of its own, and sends its share of a layer.
 @pytest.mark.parametrize(
-    ("ranks", "meets"),
-    [pytest.param(2, False, id="averaged"), pytest.param(3, True, id="outer steps", marks=pytest.mark.long)],
+    ("ranks", "meets", "shares"),
+    [
+        pytest.param(2, False, False, id="averaged"),
+        pytest.param(3, True, False, id="outer steps", marks=pytest.mark.long),
+        pytest.param(3, False, True, id="shares", marks=pytest.mark.long),
+    ],
 )
-def test_fit_goes_on_without_a_rank_and_takes_another_in(ranks: int, meets: bool, tmp_path: Path) -> None:
+def test_fit_goes_on_without_a_rank_and_takes_another_in(ranks: int, meets: bool, shares: bool, tmp_path: Path) -> None:
     script = SCRIPT.replace("ring.size() < 2", f"ring.size() < {ranks}")
+    if shares:
+        script = script.replace(LAYERS, LARGE).replace("ring.init()\n", f"{TELLS}ring.init()\n")
+        assert LARGE in script and TELLS in script
     if meets:
         script = script.replace(AVERAGES, STEPS_ALONE).replace("OnceTwoAreThere(),", f"OnceTwoAreThere(), {MEETS},")
         script = script.replace("EPOCHS = 6\n", f"EPOCHS = 6\n{OUTER}")
@@ -84,6 +107,8 @@ def test_fit_goes_on_without_a_rank_and_takes_another_in(ranks: int, meets: bool
     (tmp_path / "train.py").write_text(script)
     ringrun = Ringrun(tmp_path)
     ringrun.environ.update(OMP_NUM_THREADS="1", TF_CPP_MIN_LOG_LEVEL="3", KERAS_BACKEND=keras.backend.backend())
+    if shares:
+        ringrun.environ["RINGCORE_TRANSPORT"] = "tcp"
     done = ringrun("-np", str(ranks), "--min-np", str(ranks - 1), "train.py")
     assert done.returncode == 0, done.stderr
 
@@ -99,3 +124,7 @@ def test_fit_goes_on_without_a_rank_and_takes_another_in(ranks: int, meets: bool
     # Whoever comes has those of rank 0.
     newcomer = next(line for line in begun[-ranks:] if line["pid"] not in {line["pid"] for line in begun[:ranks]})
     assert any(line is not newcomer and line["weights"] == newcomer["weights"] for line in begun[-ranks:])
+    if shares:  # Halves, up to a cache line, of the weights of a layer, and of what the optimizer keeps of them.
+        givers = {line["pid"] for line in begun[ranks:-ranks]}
+        sent = [line["bytes"] for line in told("sent") if line["pid"] in givers]
+        assert sorted(sent) == [300 * 300 * 2 - 32] * 2 + [300 * 300 * 2 + 32] * 2
