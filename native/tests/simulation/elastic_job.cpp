@@ -388,11 +388,13 @@ bool ElasticJob::advance_alone(RankState& rank) {
     // Of a loss alone others may have heard when they had gone on: this one is told of it like them, or not at all.
     if (rank.has_come) {
       rank.engine->accept_change(members.epoch());
-      // As callers do while they give their state to who has come: any other rank may have more to do for that.
+      // As callers do while they give their state to who has come: any other rank may have more to do for that. The first
+      // one does not, nor who has come, so that somebody notices who hangs.
+      const Rank last = members.size() - 1;
       std::vector<Rank> others(static_cast<std::size_t>(members.size()));
       std::iota(others.begin(), others.end(), 0);
       std::erase(others, rank.engine->rank());
-      rank.engine->excuse(std::move(others));
+      if (rank.engine->rank() != 0 && rank.engine->rank() != last) rank.engine->excuse(std::move(others));
     }
     rank.phase = rank.has_come ? Phase::kAgreeing : Phase::kStep;
   }

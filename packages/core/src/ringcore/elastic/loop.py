@@ -18,7 +18,7 @@ from ringcore._errors import (
 from ringcore.elastic.alike import Parts, find_parts
 from ringcore.elastic.state import HostsUpdatedInterrupt, JoinedInterrupt, PartedInterrupt, State
 from ringcore.job import members
-from ringcore.job.handover import handing_over
+from ringcore.job.handover import Handover, handing_over
 from ringcore.job.lifecycle import begin_anew, init, shutdown
 from ringcore.job.membership import membership
 from ringcore.job.process_sets import global_process_set
@@ -123,18 +123,23 @@ def _give(state: State) -> None:
 
 def _give_among(parts: Parts, state: State) -> None:
     with handing_over(parts.givers, parts.takers) as handover:
-        takes_part = handover.gives or handover.included()
-        # A state may be large, and nobody who waits for them is to lose patience.
-        busy = [rank for rank in handover.everybody.ranks if rank != context().rank]
-        if not takes_part:
-            context().runtime.excuse(busy)
+        if not handover.gives and not handover.included():
+            _excuse(handover)
         state.sync_among, state.handover = handover.first, handover
         try:
             state.sync()
         finally:
             state.sync_among, state.handover = global_process_set, None
-        if takes_part:  # Others have more to send, or to get.
-            context().runtime.excuse(busy)
+        if not handover.included():  # Whoever gives a share only may be done before others are.
+            _excuse(handover)
+
+
+def _excuse(handover: Handover) -> None:
+    """A state may be large, and nobody who waits for those that have to do with it is to lose patience.
+
+    Rank 0 and those that come do, so that somebody notices when one of them hangs.
+    """
+    context().runtime.excuse([rank for rank in handover.everybody.ranks if rank != context().rank])
 
 
 def _become_member() -> bool:
