@@ -38,6 +38,7 @@ def _agreeing(of_this_rank: Any) -> Any:
         if not is_distributed(self):
             return flag
         options = innermost(self).ring_options
+        vars(innermost(self))["_ring_reason"] = "a LossScaleOptimizer looks at all gradients"
         return backend.all_true(flag, f"{options.name}.finite", options.process_set)
 
     return check_finite
@@ -67,7 +68,9 @@ def _with_start(plain: Any) -> Any:
             return plain(self, *args, **kwargs)
         given = signature.bind(self, *args, **kwargs)
         given.arguments["callbacks"] = with_start(given.arguments.get("callbacks"), self.optimizer)
-        return plain(*given.args, **given.kwargs)
+        history = plain(*given.args, **given.kwargs)
+        innermost(self.optimizer)._ring_settle()  # so that what fails in the last step fails in here
+        return history
 
     return fit
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import keras
 from ringcore import Average, InvalidArgument, RingcoreError, adapter
@@ -12,6 +13,11 @@ from ringcore.adapter import Exchange, ProcessSet, ReduceOp, global_process_set
 
 from ringcore_keras.backends import backend
 from ringcore_keras.options import Compression, Options
+
+if TYPE_CHECKING:
+    from ringcore_keras.overlap import ForwardOverlap
+
+_log = logging.getLogger("ringcore")
 
 # In the paths of what an optimizer keeps for this rank's share alone; see sharded.py.
 SHARE = "ring_share"
@@ -25,12 +31,19 @@ class _Distributed:
     _ring_scale_local: bool
     _ring_variables: list[Any]
     _ring_reduced: bool
+    _ring_averaged: bool  # what is applied has been averaged
+    _ring_reason: str  # why this step needs all gradients
+    _ring_overlap: ForwardOverlap | None
     gradient_accumulation_steps: int | None
+    iterations: Any
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
         """Reduce the gradients over all ranks, then step."""
+        self._ring_settle()
         grads = list(grads)
         variables = self._trainable_variables if trainable_variables is None else list(trainable_variables)  # type: ignore[attr-defined]
+        if self._ring_overlap is not None and self._ring_overlap.defers(grads, variables):
+            return self._ring_defer(self._ring_overlap, grads, variables)
         # Keras passes these on. Past its own __setattr__, which would take them for variables of the optimizer.
         vars(self)["_ring_variables"] = [
             variable
@@ -46,12 +59,60 @@ class _Distributed:
             )
         return result
 
+    def _ring_defer(self, overlap: ForwardOverlap, gradients: list[Any], variables: list[Any]) -> None:
+        """Send the gradients, and count the step; it is made when its variables are read."""
+        local = {i for i, variable in enumerate(variables) if variable.path in self._ring_local}
+        shared = [i for i in range(len(variables)) if i not in local]
+        names = [name_of(variables[i], i) for i in shared]
+        overlap.defer([gradients[i] for i in shared], [variables[i] for i in shared], names)
+        if local:  # nobody waits for anything
+            self._ring_step([self._ring_own(gradients[i]) for i in local], [variables[i] for i in local])
+        else:
+            self.iterations.assign_add(1)
+
+    def _ring_step(self, averages: list[Any], variables: list[Any]) -> None:
+        """Keras' own step of some variables, by gradients that have been averaged."""
+        vars(self)["_ring_averaged"] = True
+        try:
+            super().apply(averages, variables)  # type: ignore[misc]
+        finally:
+            vars(self)["_ring_averaged"] = False
+
+    def _ring_settle(self) -> None:
+        """Make the steps that wait for a variable to be read, but for the one that is being made."""
+        if self._ring_overlap is not None and not self._ring_averaged:
+            self._ring_overlap.settle()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if vars(self).get("_ring_overlap") is not None:  # a step is made with the settings that it was called with
+            self._ring_settle()
+        super().__setattr__(name, value)
+
+    @property
+    def variables(self) -> Any:
+        """The optimizer's own, when all steps are made."""
+        self._ring_settle()
+        return super().variables  # type: ignore[misc]
+
+    def set_weights(self, weights: Any) -> Any:
+        """Assign the optimizer's own variables."""
+        self._ring_settle()
+        return super().set_weights(weights)  # type: ignore[misc]
+
+    def _apply_weight_decay(self, variables: Any) -> None:
+        # On PyTorch Keras makes an error of a list of which nothing decays, as one bucket may be.
+        if self._ring_overlap is None or any(map(self._use_weight_decay, variables)):  # type: ignore[attr-defined]
+            super()._apply_weight_decay(variables)  # type: ignore[misc]
+
     def _clip_gradients(self, grads: Any) -> Any:
         """Where Keras is about to use gradients: after they were accumulated, before they are clipped."""
+        if self._ring_averaged:
+            return super()._clip_gradients(grads)  # type: ignore[misc]
         vars(self)["_ring_reduced"] = True
         return super()._clip_gradients(self._ring_reduce(list(grads)))  # type: ignore[misc]
 
     def __reduce__(self) -> Any:
+        self._ring_settle()
         plain: Any = object.__new__(type(self).__mro__[2])
         own = ("ring_", "_ring_")
         plain.__dict__.update({key: value for key, value in vars(self).items() if not key.startswith(own)})
@@ -71,19 +132,27 @@ class _Distributed:
         results = list(gradients)
         shared = [i for i, variable in enumerate(variables) if variable.path not in self._ring_local]
         if shared:
-            reduced = backend.reduce_gradients(
-                [gradients[i] for i in shared], [name_of(variables[i], i) for i in shared], self.ring_options
-            )
+            theirs = [gradients[i] for i in shared]
+            names = [name_of(variables[i], i) for i in shared]
+            if self._ring_overlap is not None:
+                reduced = self._ring_overlap.reduce(theirs, [variables[i] for i in shared], names)
+            else:
+                reduced = backend.reduce_gradients(theirs, names, self.ring_options)
             for i, gradient in zip(shared, reduced, strict=True):
                 results[i] = gradient
-        if self._ring_scale_local and self.ring_options.op is Average:
-            # What the ranks share is averaged: so that both kinds learn at one rate, local ones are divided as well.
-            for i in set(range(len(results))) - set(shared):
-                results[i] = backend.divided(results[i], self.ring_options.process_set.size())
+        for i in set(range(len(results))) - set(shared):
+            results[i] = self._ring_own(results[i])
         passes = self.gradient_accumulation_steps or 1
         if self.ring_options.average_aggregated_gradients or passes == 1:
             return results
         return [backend.divided(result, 1.0 / passes) for result in results]
+
+    def _ring_own(self, gradient: Any) -> Any:
+        """Of a variable that stays this rank's own."""
+        if self._ring_scale_local and self.ring_options.op is Average:
+            # What the ranks share is averaged: so that both kinds learn at one rate, local ones are divided as well.
+            return backend.divided(gradient, self.ring_options.process_set.size())
+        return gradient
 
 
 def name_of(variable: Any, index: int) -> str:
@@ -114,10 +183,22 @@ def _wrap(optimizer: Any, options: Options, local: frozenset[str], scale_local: 
     wrapped.__dict__.update(vars(optimizer))
     vars(wrapped).update(
         ring_options=options, _ring_local=local, _ring_scale_local=scale_local, _ring_variables=[], _ring_reduced=False,
-        _ring_unchecked=options.check_weights, _ring_has_compared=False, _ring_compares=True,
+        _ring_unchecked=options.check_weights, _ring_has_compared=False, _ring_compares=True, _ring_averaged=False,
+        _ring_reason="", _ring_overlap=None,
     )  # fmt: skip
+    if options.overlap == "forward":
+        vars(wrapped)["_ring_overlap"] = _overlap_of(wrapped, options)
     adapter.after_init(wrapped._ring_on_init)
     return wrapped
+
+
+def _overlap_of(wrapped: Any, options: Options) -> ForwardOverlap | None:
+    from ringcore_keras import overlap  # which needs PyTorch
+
+    if reason := overlap.why_never(wrapped):
+        _log.warning('overlap="forward" is off: %s', reason)
+        return None
+    return overlap.ForwardOverlap(wrapped, options)
 
 
 def DistributedOptimizer(  # noqa: N802 - the field's name for it
@@ -135,7 +216,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     check_weights: bool = True,
     broadcast: bool = False,
     error_feedback: bool = False,
-    overlap: Literal["backward"] = "backward",
+    overlap: Literal["backward", "forward"] = "backward",
 ) -> Any:
     """Wrap an optimizer: before it steps, gradients are averaged over all ranks.
 
@@ -153,7 +234,8 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
         backward_passes_per_step: Batches whose gradients are averaged before they are averaged over the ranks and
             applied: Keras' `gradient_accumulation_steps`, which may be set there as well.
         gradient_predivide_factor: Divide by this before the sum and multiply by it afterwards.
-        groups: How many operations the gradients are dealt out to; None: by size. On TensorFlow.
+        groups: How many operations the gradients are dealt out to; None: by size. On TensorFlow, and with
+            `overlap="forward"`.
         sparse_as_dense: Reduce the gradients of embeddings as dense ones: quicker where most rows have one. On
             TensorFlow; elsewhere they are dense.
         average_aggregated_gradients: Of several passes; False: add their gradients up.
@@ -164,13 +246,17 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
         error_feedback: With a compression: keep what is lost of each gradient of this rank, and add it to the next one.
             `ring_options.compression.state_dict()` of the result has it.
         overlap: What communication runs beside: "backward", as far as the backend hands gradients over before it has
-            ended. On PyTorch Keras hands them over together, when backward is done.
+            ended. On PyTorch Keras hands them over together, when backward is done. With "forward", on PyTorch alone,
+            the next forward: `apply` returns when the gradients are on their way, what the next forward needs first
+            comes first, and whatever reads a variable waits until it has been stepped. The results are the same. A step
+            that needs all gradients (`global_clipnorm`, a LossScaleOptimizer, `use_ema`, several passes) is as without,
+            and so is every step on GPUs and in elastic jobs: a warning says so once.
 
     Raises:
         InvalidArgument: No optimizer of Keras, one that is wrapped already, another `op` or `overlap`, `error_feedback`
-            without a compression.
+            without a compression; `overlap="forward"` on TensorFlow or JAX, or with a compression that averages all
+            gradients itself.
     """
-    _check_overlap(overlap)
     return _distribute(
         optimizer, frozenset(), False, backward_passes_per_step,
         Options(
@@ -178,19 +264,9 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
             gradient_predivide_factor=gradient_predivide_factor, groups=groups, sparse_as_dense=sparse_as_dense,
             average_aggregated_gradients=average_aggregated_gradients, process_set=process_set,
             check_weights=check_weights, broadcast=broadcast, error_feedback=error_feedback,
+            overlap=overlap,
         ),
     )  # fmt: skip
-
-
-def _check_overlap(overlap: str) -> None:
-    if overlap == "forward":
-        raise InvalidArgument(
-            'overlap="forward" cannot be had in Keras: a step of `fit` begins when the one before it has updated all '
-            "weights. Remedy: leave overlap out, or train with a loop of PyTorch and "
-            'ringcore_torch.DistributedOptimizer(overlap="forward")'
-        )
-    if overlap != "backward":
-        raise InvalidArgument(f'overlap is "backward", which it is without it as well, not {overlap!r}')
 
 
 def PartialDistributedOptimizer(  # noqa: N802 - the field's name for it

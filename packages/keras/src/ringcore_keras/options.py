@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 from typing import Any
 
+import keras
 from ringcore import Average, InvalidArgument
 from ringcore.adapter import (
     Exchange,
@@ -53,6 +54,7 @@ class Options:
     check_weights: bool = True
     broadcast: bool = False
     error_feedback: bool = False
+    overlap: str = "backward"
 
     def __post_init__(self) -> None:
         check_gradient_options(self.op, self.groups, self.gradient_predivide_factor)
@@ -62,12 +64,28 @@ class Options:
         object.__setattr__(self, "compression", chosen)
         if isinstance(chosen, Exchange):
             check_exchange_options(chosen, self.op, self.groups, self.gradient_predivide_factor)
+        _check_overlap(self.overlap, chosen)
 
     @property
     def arguments(self) -> dict[str, object]:
         """Those that decide what ranks send each other, by name."""
-        names = ("op", "compression", "gradient_predivide_factor", "groups", "sparse_as_dense")
+        names = ("op", "compression", "gradient_predivide_factor", "groups", "sparse_as_dense", "overlap")
         return {name: getattr(self, name) for name in names}
+
+
+def _check_overlap(overlap: str, compression: str | Exchange) -> None:
+    if overlap not in ("backward", "forward"):
+        raise InvalidArgument(f'overlap is "backward" or "forward", not {overlap!r}')
+    if overlap == "backward":
+        return
+    if (name := keras.config.backend()) != "torch":
+        raise InvalidArgument(
+            f'overlap="forward" cannot be had in Keras on {name}: there a step of `fit` is one program, which ends '
+            "when all weights are updated. Remedy: leave overlap out, or set KERAS_BACKEND=torch"
+        )
+    if isinstance(compression, Exchange):
+        what = type(compression).__name__
+        raise InvalidArgument(f'{what} begins when all gradients are there; leave out overlap="forward"')
 
 
 def _chosen(compression: Any) -> str | Exchange:

@@ -56,11 +56,13 @@ def start_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = ringcore.global_process_set,
     blocking: bool = False,
+    priority: int = 0,
+    in_place: bool = False,
 ) -> Handle:
     """`grouped_allreduce_async` of what may be quantised between hosts; one tensor goes alone."""
     return _verbs.start_allreduce(
         tuple(tensors), name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
-        process_set=process_set, blocking=blocking, compression=code,
+        process_set=process_set, blocking=blocking, compression=code, priority=priority, in_place=in_place,
     )  # fmt: skip
 
 

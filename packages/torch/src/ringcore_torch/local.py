@@ -12,7 +12,7 @@ from ringcore import InvalidArgument, adapter
 from ringcore.adapter import ProcessSet, global_process_set, name_or_next
 
 from ringcore_torch._differentiable import grouped_allreduce
-from ringcore_torch._operations import start_allreduce
+from ringcore_torch.averages import Averages
 from ringcore_torch.compression import Compression, Compressor
 from ringcore_torch.optimizer import named_of
 from ringcore_torch.parameters import check_dtypes
@@ -88,23 +88,6 @@ class _LocalSGD(_LocalOptimizer):
         torch._foreach_copy_(held, averages)
 
 
-class _Averages:
-    """Of tensors, over all ranks; perhaps still under way."""
-
-    def __init__(
-        self, tensors: list[torch.Tensor], name: str, process_set: ProcessSet, compression: type[Compressor]
-    ) -> None:
-        pairs = [compression.compress(tensor) for tensor in tensors]
-        sent = [one for one, _ in pairs]
-        handle = start_allreduce(sent, compression.code_for(*sent), name=name, process_set=process_set)
-
-        def arrived() -> list[torch.Tensor]:
-            averages = handle.synchronize()
-            return [compression.decompress(one, dtype) for one, (_, dtype) in zip(averages, pairs, strict=True)]
-
-        self.wait: Callable[[], list[torch.Tensor]] = functools.cache(arrived)
-
-
 class _DiLoCo(_LocalOptimizer):
     """The methods of an optimizer that was wrapped by `DiLoCo`."""
 
@@ -151,7 +134,7 @@ class _DiLoCo(_LocalOptimizer):
         parameters, anchors = self._of(number)
         ways = [anchor - parameter.detach() for anchor, parameter in zip(anchors, parameters, strict=True)]
         name = f"{self._prefix}.{number}"
-        self._ways[number] = _Averages(ways, name, self._process_set, self._compression).wait
+        self._ways[number] = Averages(ways, self._compression, name=name, process_set=self._process_set).wait
 
     def _step_outer(self, number: int) -> None:
         """Step a fragment from where all ranks were the last time, by the average of how far each had come."""

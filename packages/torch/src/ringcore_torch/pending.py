@@ -8,11 +8,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
-
-from ringcore_torch.buckets import Bucket
 
 # What tells nothing about values. Tensors' attributes arrive as the methods that get them.
 _METADATA = {
@@ -94,23 +92,41 @@ def why_not_hidden(parameters: Iterable[torch.Tensor]) -> str:
     return ""
 
 
+class Held(Protocol):
+    """What `overlap="forward"` asks of a bucket.
+
+    Attributes:
+        parameters: They are stepped together.
+        held: Its update is still to be made.
+        priority: The larger, the sooner it is sent.
+    """
+
+    parameters: list[torch.Tensor]
+    held: bool
+    priority: int
+
+    def wait(self) -> object:
+        """Wait for its averages."""
+
+
+AnyBucket = TypeVar("AnyBucket", bound=Held)
+
+
 @dataclass(eq=False)
-class Update:
+class Update(Generic[AnyBucket]):
     """One bucket, between `step` and its first use.
 
     Attributes:
         make: Settles it: waits for the averages, and steps the bucket.
         bucket: Its gradients are on their way.
-        groups: The optimizer's, of this bucket's parameters.
         gradients: Which the parameters had. Meanwhile they have none, so that nothing is added to what is sent.
         drops: What `zero_grad` has asked for since: its `set_to_none`.
         is_shown: The parameters are of their own class again.
         takes_gradients: See `Awaited`.
     """
 
-    make: Callable[[Update], None]
-    bucket: Bucket
-    groups: list[dict[str, Any]]
+    make: Callable[[Update[AnyBucket]], None]
+    bucket: AnyBucket
     gradients: list[torch.Tensor | None]
     drops: bool | None = None
     is_shown: bool = False
