@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import pickle
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -72,6 +75,92 @@ def test_the_outer_optimizer_steps_by_the_average_way() -> None:
         averages = [keras.ops.convert_to_tensor(ringcore.allreduce(way)) for way in ways]
         outer.apply(averages, reference.trainable_variables)
     assert difference(net, reference) < ROUNDING
+
+
+@on(*TWO)
+@pytest.mark.parametrize(("delay", "alpha", "compression"), [(1, 0.25, "none"), (2, 0.0, "bf16")])
+def test_outer_steps_are_taken_later_by_the_ways_of_before(delay: int, alpha: float, compression: str) -> None:
+    """And what is left when training ends."""
+    meets = ring.callbacks.DiLoCoCallback(
+        sgd(0.7, momentum=0.9, nesterov=True), 4, delay=delay, alpha=alpha, compression=compression
+    )
+    net = trained(compiled(model(), sgd()), 10, meets)
+    reference, outer = compiled(model(), sgd()), sgd(0.7, momentum=0.9, nesterov=True)
+    variables = reference.trainable_variables
+    shared = arrays(variables)
+    x, y = ring.shard(data(ring.size() * 10 * BATCH))
+    averages: list[Any] = []
+
+    def send() -> None:
+        ways = [one - own for one, own in zip(shared, arrays(variables), strict=True)]
+        averages[:] = ringcore.grouped_allreduce(ways, compression=compression)
+
+    def step_outer(share: float) -> None:
+        own = arrays(variables)
+        for variable, one in zip(variables, shared, strict=True):
+            variable.assign(one)
+        outer.apply([keras.ops.convert_to_tensor(average) for average in averages], variables)
+        shared[:] = arrays(variables)
+        for variable, one, value in zip(variables, shared, own, strict=True):
+            variable.assign(one + share * (value - one))
+
+    for number in range(1, 11):
+        rows = slice((number - 1) * BATCH, number * BATCH)
+        reference.fit(x[rows], y[rows], batch_size=BATCH, shuffle=False, verbose=0)
+        if (number + delay) % 4 == 0:
+            send()
+        if number % 4 == 0:
+            step_outer(alpha)
+    if delay == 2:  # sent after the last step
+        step_outer(0.0)
+    else:
+        send()
+        step_outer(0.0)
+    assert difference(net, reference) < ROUNDING
+    assert same_everywhere(digest(net.weights))
+
+
+class TakesTurns(keras.callbacks.Callback):
+    """Rank 1 makes its second step when rank 0 has made its third one."""
+
+    def __init__(self, pipe: Path) -> None:
+        super().__init__()
+        self._pipe = pipe
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if ring.rank() == 1 and batch == 1:
+            self._pipe.read_bytes()  # ends when rank 0 has opened and closed it
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if ring.rank() == 0 and batch == 2:
+            self._pipe.write_bytes(b"")
+
+
+@on(*TWO)
+def test_nobody_waits_while_ways_are_averaged(shared_folder: Path) -> None:
+    pipe = shared_folder / "pipe"
+    with contextlib.suppress(FileExistsError):
+        os.mkfifo(pipe)
+    meets = ring.callbacks.DiLoCoCallback(sgd(1.0), 4, delay=2)
+    net = trained(compiled(model(), sgd()), 4, meets, TakesTurns(pipe))
+    assert same_everywhere(digest(net.weights))
+
+
+@on(*TWO)
+def test_steps_that_keras_tells_of_at_once_meet_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the way is sent, the outer step is taken, or both, or one and then the other."""
+    taken: list[Any] = []
+    meets = ring.callbacks.DiLoCoCallback(sgd(1.0), 10, delay=3)
+    monkeypatch.setattr(meets, "_part", lambda _number: [])
+    monkeypatch.setattr(meets, "_send", lambda number: meets._ways.update({number: list}) or taken.append("send"))
+    monkeypatch.setattr(meets, "_step_outer", lambda number, _: meets._ways.pop(number) and taken.append("step"))
+    monkeypatch.setattr(meets, "_anchors", {"a": 0})
+    for last, expected in {
+        6: [], 7: ["send"], 9: [], 19: ["step", "send"], 20: ["step"], 30: ["send", "step"], 39: ["send"],
+    }.items():  # fmt: skip
+        meets.on_train_batch_end(last - 1)
+        assert taken == expected, last
+        taken.clear()
 
 
 @on(*TWO)
@@ -160,14 +249,19 @@ class Keeps(keras.callbacks.Callback):
 
 
 @on(*TWO)
-@pytest.mark.parametrize(("way", "fragments"), [("local", 1), ("diloco", 1), ("diloco", 2)])
-def test_a_run_that_goes_on_from_a_state_gets_the_weights_of_one_that_was_not_stopped(way: str, fragments: int) -> None:
+@pytest.mark.parametrize(
+    ("way", "fragments", "delay"), [("local", 1, 0), ("diloco", 1, 0), ("diloco", 2, 0), ("diloco", 2, 2)]
+)
+def test_a_run_that_goes_on_from_a_state_gets_the_weights_of_one_that_was_not_stopped(
+    way: str, fragments: int, delay: int
+) -> None:
     """It was stopped between two meetings, when each rank had weights of its own."""
 
     def meeting() -> Any:
         if way == "local":
             return ring.callbacks.LocalSGDCallback(4)
-        return ring.callbacks.DiLoCoCallback(sgd(0.7, momentum=0.9, nesterov=True), 4, fragments=fragments)
+        outer = sgd(0.7, momentum=0.9, nesterov=True)
+        return ring.callbacks.DiLoCoCallback(outer, 4, fragments=fragments, delay=delay)
 
     def inner() -> Any:
         return keras.optimizers.Adam(0.01)
@@ -228,6 +322,10 @@ def test_what_does_not_fit_is_refused() -> None:
         ring.callbacks.LocalSGDCallback(0)
     with pytest.raises(ringcore.InvalidArgument, match="at most every = 2"):
         ring.callbacks.DiLoCoCallback(sgd(), 2, fragments=3)
+    with pytest.raises(ringcore.InvalidArgument, match="below every = 2, not 2"):
+        ring.callbacks.DiLoCoCallback(sgd(), 2, delay=2)
+    with pytest.raises(ringcore.InvalidArgument, match="alpha is from 0 to 1, not 2"):
+        ring.callbacks.DiLoCoCallback(sgd(), 2, delay=1, alpha=2)
     with pytest.raises(ringcore.InvalidArgument, match="compile the model with the optimizer itself"):
         trained(compiled(model(), ring.DistributedOptimizer(sgd())), 1, ring.callbacks.LocalSGDCallback(2))
     keras.utils.set_random_seed(ring.rank())

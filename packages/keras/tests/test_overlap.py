@@ -163,20 +163,6 @@ def by_hand(net: Any) -> list[Any]:
     return [keras.ops.convert_to_numpy(keras.ops.matmul(np.ones((1, 6), "float32"), net.layers[0].kernel))]
 
 
-class Foreign(keras.Layer):  # type: ignore[misc]
-    """Hands its variable to what asks no tensor whether it may be read."""
-
-    def __init__(self, of: Any) -> None:
-        super().__init__()
-        self.kernel = of.kernel
-
-    def call(self, x: Any) -> Any:
-        import torch
-
-        with torch.no_grad():
-            return x @ torch.utils.dlpack.from_dlpack(torch._C._to_dlpack(self.kernel.value))
-
-
 READS: dict[str, Callable[[Any, Path], list[Any]]] = {
     "get_weights": lambda net, _: net.get_weights(),
     "variables": lambda net, _: arrays(net.trainable_variables),
@@ -190,7 +176,6 @@ READS: dict[str, Callable[[Any, Path], list[Any]]] = {
     "copied": lambda net, _: keras.models.clone_model(net).get_weights() and net.get_weights(),
     "broadcast": lambda net, _: ring.broadcast_variables(net.variables) or arrays(net.variables),
     "by hand": lambda net, _: by_hand(net),
-    "foreign": lambda net, _: [keras.ops.convert_to_numpy(Foreign(net.layers[0])(np.ones((1, 6), "float32")))],
 }
 
 
@@ -205,6 +190,37 @@ def test_whoever_reads_waits(read: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(one, other)
     assert digest(net.weights) == digest(stepped("backward").weights)
     assert not is_pending(net)
+
+
+class Foreign(keras.Layer):  # type: ignore[misc]
+    """Hands its variable to what asks no tensor whether it may be read."""
+
+    def __init__(self, of: Any) -> None:
+        super().__init__()
+        self.kernel = of.kernel
+
+    def call(self, x: Any) -> Any:
+        import torch
+
+        with torch.no_grad():
+            return x @ torch.utils.dlpack.from_dlpack(torch._C._to_dlpack(self.kernel.value))
+
+
+@on(TWO_OVER_TCP)
+def test_a_layer_waits_before_its_forward() -> None:
+    outcomes = []
+    for overlap in ("backward", "forward"):
+        keras.utils.set_random_seed(2)
+        inner = keras.layers.Dense(3)
+        net = compiled(keras.Sequential([keras.Input((6,)), inner]), ring.DistributedOptimizer("sgd", overlap=overlap))
+        foreign = Foreign(inner)
+        foreign(np.ones((1, 6), "float32"))  # built
+        for step in range(2):
+            net.train_step((np.full((2, 6), 1.0 + ring.rank() + step, "float32"), np.array([0, 1])))
+        assert is_pending(net) is (overlap == "forward")
+        outcomes.append(keras.ops.convert_to_numpy(foreign(np.ones((1, 6), "float32"))))
+        assert not is_pending(net)
+    np.testing.assert_array_equal(*outcomes)
 
 
 @on(TWO_OVER_TCP)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import keras
 import numpy as np
 import ringcore
-from ringcore import InvalidArgument, adapter
+from ringcore import InvalidArgument, RingcoreError, adapter
 from ringcore.adapter import ProcessSet, global_process_set
 
 from ringcore_keras.optimizer import is_distributed
@@ -117,10 +119,16 @@ class _Meetings(keras.callbacks.Callback):  # type: ignore[misc]
         before, self._steps = self._steps, self._steps + batch + 1 - self._batches
         self._batches = batch + 1
         for number in range(self._count):
-            # Each part of the weights has its turn.
-            phase = number * self._every // self._count
-            if (self._steps + phase) // self._every > (before + phase) // self._every:
-                self._meet(number)
+            self._take_turn(number, before)
+
+    def _is_due(self, number: int, before: int, ahead: int = 0) -> bool:
+        """Whether a part of the weights had its turn since so many steps, or will have had it in `ahead` steps more."""
+        at = number * self._every // self._count + ahead  # they take turns
+        return (self._steps + at) // self._every > (before + at) // self._every
+
+    def _take_turn(self, number: int, before: int) -> None:
+        if self._is_due(number, before):
+            self._meet(number)
 
     def on_train_end(self, logs: Any = None) -> None:
         """Meet for what ranks have done since."""
@@ -131,11 +139,16 @@ class _Meetings(keras.callbacks.Callback):  # type: ignore[misc]
 
     def _meet(self, number: int) -> None:
         self._met[number] = self._steps
+        variables = self._part(number)
+        if variables:
+            self.meet(number, variables)
+
+    def _part(self, number: int) -> list[Any]:
+        """The variables that meet together, as they are now."""
         synchronize_state(self.model)
         variables = self.model.trainable_variables
         part = adapter.dealt_evenly([math.prod(variable.shape) for variable in variables], self._count)[number]
-        if part:
-            self.meet(number, [variables[index] for index in part])
+        return [variables[index] for index in part]
 
     def meet(self, number: int, variables: list[Any]) -> None:
         """Do what is due for a part of the weights."""
@@ -172,57 +185,71 @@ class LocalSGDCallback(_Meetings):
 class DiLoCoCallback(_Meetings):
     """Ranks step on their own; every so many steps an outer optimizer steps by their average way.
 
-    As in Douillard et al. 2023, and with fragments, of which one after the other takes its turn, as in Douillard et al.
-    2025; an outer step is waited for. When training ends, all take the outer steps that are left. Compile the model
-    with an optimizer of Keras itself; its state stays each rank's own. Every rank has as many steps. `state_dict` has
-    what the outer optimizer knows, and where all ranks were the last time.
+    As in Douillard et al. 2023, and with fragments, of which one after the other takes its turn, and a delay, in which
+    ranks go on while their ways are averaged, as in Douillard et al. 2025. When training ends, all take the outer steps
+    that are left. Compile the model with an optimizer of Keras itself; its state stays each rank's own. Every rank has
+    as many steps. `state_dict` has what the outer optimizer knows, and where all ranks were the last time.
 
     Args:
         outer: An optimizer of Keras, such as `keras.optimizers.SGD(0.7, momentum=0.9, nesterov=True)`; on every rank
             the same.
         every: Steps between two outer steps of a weight. Keras tells of steps as often as `steps_per_execution` says.
         fragments: How many parts of the weights take turns; at most `every`.
+        delay: Steps that ranks make while a way is averaged, the last of them that of the outer step; 0: the outer step
+            is waited for.
+        alpha: The share that a rank's own weights, which went on for `delay` steps, keep in what it has after an outer
+            step; 0: these steps are forgotten.
         compression: What is sent of the ways: `Compression.none`, `fp16`, `bf16`, `int8` or `int4`.
         process_set: The ranks that train together.
 
     Raises:
-        InvalidArgument: `every` or `fragments` do not fit; in `fit`, the optimizer is a DistributedOptimizer.
+        InvalidArgument: `every`, `fragments`, `delay` or `alpha` do not fit; in `fit`, the optimizer is a
+            DistributedOptimizer.
         MismatchError: In `fit`, ranks were given other arguments, go on from states of other steps, or begin with
             different weights. On every rank. In an elastic job arguments are not compared, and ranks begin with the
             weights of the first one, whenever others have come or gone.
     """
 
     def __init__(
-        self, outer: Any, every: int, *, fragments: int = 1, compression: str = Compression.none,
-        process_set: ProcessSet = global_process_set,
+        self, outer: Any, every: int, *, fragments: int = 1, delay: int = 0, alpha: float = 0.5,
+        compression: str = Compression.none, process_set: ProcessSet = global_process_set,
     ) -> None:  # fmt: skip
         super().__init__(every, fragments, process_set)
-        if not 1 <= fragments <= every:
-            raise InvalidArgument(f"fragments is at least 1 and at most every = {every}, not {fragments}")
+        adapter.check_outer_steps(every, fragments, delay, alpha)
+        self._delay, self._alpha = delay, alpha
+        # By number of the fragment: gives the average way that its next outer step takes.
+        self._ways: dict[int, Callable[[], list[Any]]] = {}
         self._outer = keras.optimizers.get(outer)
         self._compression = ringcore.Compression.chosen(compression, who="DiLoCo")
         self._anchors: dict[str, Any] = {}
         config = {key: value for key, value in self._outer.get_config().items() if key != "name"}  # Keras counts names
         self._arguments |= {
-            "fragments": fragments, "compression": ringcore.Compression.name_of(self._compression),
+            "fragments": fragments, "delay": delay, "alpha": alpha,
+            "compression": ringcore.Compression.name_of(self._compression),
             "outer": f"{type(self._outer).__name__} {config}",
         }  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
         """What a run needs to go on: also `outer`, the outer optimizer's variables, and `anchors`, all ranks' weights.
 
-        Both are in the order of the variables. Else as of `LocalSGDCallback`.
+        Both are in the order of the variables. `ways` are those that are averaged for the next outer steps, by number
+        of the fragment; they are waited for. Else as of `LocalSGDCallback`.
         """
         if self._loaded is not None:
             return dict(self._loaded)
         outer = _values(self._outer.variables) if self._outer.built else []
         anchors = [anchor.copy() for anchor in self._anchors.values()]
-        return {**super().state_dict(), "outer": outer, "anchors": anchors}
+        ways = {number: [way.copy() for way in averages()] for number, averages in self._ways.items()}
+        return {**super().state_dict(), "outer": outer, "anchors": anchors, "ways": ways}
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Note where all ranks are."""
         super().on_train_begin(logs)
         self._anchors = {}
+        for averages in self._ways.values():  # a `fit` before this one has failed
+            with contextlib.suppress(RingcoreError):
+                averages()
+        self._ways = {}
         if self.model.built:
             self._begin()
 
@@ -232,17 +259,53 @@ class DiLoCoCallback(_Meetings):
             self._begin()
         super().on_train_batch_end(batch, logs)
 
+    def _take_turn(self, number: int, before: int) -> None:
+        if self._is_due(number, before) and number in self._ways:
+            self._step_outer(number, self._alpha)
+        if self._is_due(number, before, self._delay):
+            self._send(number)
+            # Keras may tell of several steps at once, and the outer step be one of them.
+            if (self._steps + number * self._every // self._count + self._delay) % self._every >= self._delay:
+                self._step_outer(number, self._alpha)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Take the outer steps that are under way, and those for what ranks have done since."""
+        for number, met in enumerate(self._met):
+            if number in self._ways:
+                self._step_outer(number, self._alpha if met < self._steps else 0.0)
+        super().on_train_end(logs)
+
     def meet(self, number: int, variables: list[Any]) -> None:
-        """Step from where all ranks were the last time, by the average of how far each has come."""
+        """Take an outer step now, and wait for it."""
+        self._send(number)
+        self._step_outer(number, 0.0)
+
+    def _send(self, number: int) -> None:
+        """Begin to average how far each rank has come with a fragment."""
+        self._met[number] = self._steps
+        variables = self._part(number)
         anchors = [self._anchors[variable.path] for variable in variables]
         ways = [anchor - value for anchor, value in zip(anchors, _values(variables), strict=True)]
-        averages = ringcore.grouped_allreduce(
-            ways, name=f"DiLoCoCallback.{number}", compression=self._compression, process_set=self._process_set
+        self._ways[number] = (
+            adapter.start_averages(ways, f"DiLoCoCallback.{number}", self._compression, self._process_set)
+            if ways
+            else list
         )
-        for variable, anchor in zip(variables, anchors, strict=True):
-            variable.assign(anchor)
+
+    def _step_outer(self, number: int, alpha: float) -> None:
+        """Step from where all ranks were the last time, by the average of how far each had come."""
+        averages = self._ways.pop(number)()
+        variables = self._part(number)
+        if not variables:
+            return
+        own = _values(variables) if self._delay and alpha else []
+        for variable in variables:
+            variable.assign(self._anchors[variable.path])
         self._outer.apply([keras.ops.convert_to_tensor(average) for average in averages], variables)
         self._note(variables)
+        for variable, value in zip(variables, own, strict=False):
+            anchor = self._anchors[variable.path]
+            variable.assign(anchor + (value - anchor) * value.dtype.type(alpha))
 
     def _begin(self) -> None:
         synchronize_state(self.model)
@@ -254,6 +317,8 @@ class DiLoCoCallback(_Meetings):
             root = self._process_set.ranks[0]
             broadcast_variables([*variables, *self._outer.variables], root, process_set=self._process_set)
         elif anchors:  # between two meetings each rank has weights of its own
+            ways = (self._resumed or {}).get("ways", {})  # a state of an older version has none
+            self._ways = {number: partial(list, [way.copy() for way in each]) for number, each in ways.items()}
             self._anchors = dict(zip([variable.path for variable in variables], anchors, strict=True))
             hashes = [adapter.hash_of(anchor.ctypes.data, anchor.nbytes) for anchor in anchors]
             if self._process_set.size() > 1:

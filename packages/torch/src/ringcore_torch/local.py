@@ -242,12 +242,7 @@ def DiLoCo(  # noqa: N802 - the field's name for it
     """
     compressor = Compression.chosen(compression, who="DiLoCo")
     wrapped = _wrapped(optimizer, _DiLoCo, named_parameters, every, process_set, check_weights=check_weights)
-    if not 1 <= fragments <= every:
-        raise InvalidArgument(f"fragments is at least 1 and at most every = {every}, not {fragments}")
-    if not 0 <= delay < every:
-        raise InvalidArgument(f"delay is at least 0 and below every = {every}, not {delay}")
-    if not 0 <= alpha <= 1:
-        raise InvalidArgument(f"alpha is from 0 to 1, not {alpha}")
+    adapter.check_outer_steps(every, fragments, delay, alpha)
     theirs = {id(parameter) for group in outer.param_groups for parameter in group["params"]}
     if theirs != {id(parameter) for _, parameter in wrapped._named}:
         raise InvalidArgument("outer has other parameters than optimizer; make both of model.parameters()")

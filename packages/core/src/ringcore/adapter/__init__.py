@@ -9,6 +9,7 @@ from ringcore._objects import unpickle
 from ringcore._version import __version__
 from ringcore.adapter.arguments import check_arguments
 from ringcore.adapter.asynchronous import Agreement, AsynchronousSums, Offer, Verdict, Word, check_bounds
+from ringcore.adapter.averages import start_averages
 from ringcore.adapter.batch_norm import Statistics, batch_statistics
 from ringcore.adapter.buffer import DTYPE_NAMES, as_buffer, empty, from_bytes
 from ringcore.adapter.bystanders import add_bystanders
@@ -55,6 +56,7 @@ from ringcore.adapter.gradients import (
     SMALL_BYTES,
     buckets,
     check_gradient_options,
+    check_outer_steps,
     dealt_evenly,
     dealt_out,
     has_room_to_overlap,
@@ -145,6 +147,7 @@ __all__ = [
     "check_exchange_options",
     "check_gradient_options",
     "check_op",
+    "check_outer_steps",
     "check_rows",
     "check_setting",
     "check_weights",
@@ -193,6 +196,7 @@ __all__ = [
     "share_of",
     "share_out",
     "start_allreduce_of_rows",
+    "start_averages",
     "tell_untuned",
     "title_of",
     "unpickle",

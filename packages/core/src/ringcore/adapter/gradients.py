@@ -103,6 +103,20 @@ def dealt_evenly(sizes: Sequence[int], parts: int) -> list[list[int]]:
     return [list(range(*pair)) for pair in itertools.pairwise([*borders, len(sizes)])]
 
 
+def check_outer_steps(every: int, fragments: int, delay: int, alpha: float) -> None:
+    """What DiLoCo asks of its arguments in every framework.
+
+    Raises:
+        InvalidArgument: They do not fit each other.
+    """
+    if not 1 <= fragments <= every:
+        raise InvalidArgument(f"fragments is at least 1 and at most every = {every}, not {fragments}")
+    if not 0 <= delay < every:
+        raise InvalidArgument(f"delay is at least 0 and below every = {every}, not {delay}")
+    if not 0 <= alpha <= 1:
+        raise InvalidArgument(f"alpha is from 0 to 1, not {alpha}")
+
+
 def priority_of(place: int) -> int:
     """How urgent a gradient is: the sooner the next forward needs its parameter, the more.
 
