@@ -224,6 +224,24 @@ def test_a_layer_waits_before_its_forward() -> None:
 
 
 @on(TWO_OVER_TCP)
+def test_layers_inside_of_one_of_mixed_precision_are_stepped_as_outside() -> None:
+    """There Keras reads each variable as a cast."""
+    outcomes = []
+    for overlap in ("backward", "forward"):
+        keras.utils.set_random_seed(2)
+        inputs = keras.Input((2, 6))
+        rows = keras.layers.MultiHeadAttention(2, 4, dtype="mixed_bfloat16")(inputs, inputs)
+        net = keras.Model(inputs, keras.layers.Dense(3, dtype="float32")(keras.layers.Flatten()(rows)))
+        compiled(net, ring.DistributedOptimizer("adam", overlap=overlap, groups=100))
+        for step in range(4):
+            x = np.random.default_rng(10 * step + ring.rank()).standard_normal((4, 2, 6)).astype("float32")
+            net.train_step((x, np.array([0, 1, 2, 0])))
+            assert is_pending(net) is (overlap == "forward" and step > 0)
+        outcomes.append(digest(net.weights))
+    assert outcomes[0] == outcomes[1]
+
+
+@on(TWO_OVER_TCP)
 def test_a_layer_waits_for_its_own_variables_alone() -> None:
     """And what is used first is the most urgent from then on."""
     net = stepped(groups=4)
