@@ -111,6 +111,8 @@ class Script(keras.callbacks.Callback):  # type: ignore[misc]
             optimizer.learning_rate.assign(optimizer.learning_rate * 0.9)
         elif reads == 6:
             optimizer.variables[-1].assign(optimizer.variables[-1] * 0.5)
+        elif reads == 7:
+            optimizer.weight_decay = 0.1
 
 
 def trained(seed: int, kind: str, **options: Any) -> tuple[list[str], int]:

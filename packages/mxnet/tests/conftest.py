@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
-from support.on_ranks import IN_A_RANK, pytest_pyfunc_call, pytest_runtest_logreport, start
+from support.on_ranks import IN_A_RANK, pytest_pyfunc_call, pytest_runtest_logreport, shared_folder, start
 
 with warnings.catch_warnings():  # MXNet is older than what it imports
     warnings.simplefilter("ignore")
@@ -14,7 +14,7 @@ with warnings.catch_warnings():  # MXNet is older than what it imports
 
     import mxnet as mx  # isort: skip
 
-__all__ = ["pytest_pyfunc_call", "pytest_runtest_logreport", "start"]
+__all__ = ["pytest_pyfunc_call", "pytest_runtest_logreport", "shared_folder", "start"]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import mxnet as mx
 import pytest
-import ringcore
-import ringcore_mxnet as ring
-from ringcore_mxnet import elastic
 from support import ranks
 from support.elastic_adapters import check_recovery
 
@@ -65,14 +61,46 @@ def test_one_rank_goes_on_without_the_other_and_takes_another_in(tmp_path: Path)
     check_recovery(tmp_path, HEAD, SETUP)
 
 
-def test_a_trainer_whose_ranks_step_on_their_own_is_refused() -> None:
-    ringcore.init()
-    net = mx.gluon.nn.Dense(1, in_units=2)
-    net.initialize()
-    trainer = ring.LocalSGDTrainer(net.collect_params(), "sgd", every=2)
-    with pytest.raises(ringcore.InvalidArgument, match="cannot keep a LocalSGDTrainer"):
-        elastic.MXNetState(net, trainer, step=0)
-    ringcore.shutdown()
+AVERAGES = 'ring.DistributedTrainer(net.collect_params(), "adam", {"learning_rate": 0.01})'
+MEETS = 'ring.LocalSGDTrainer(net.collect_params(), "adam", {"learning_rate": 0.01}, every=1)'
+# Each rank takes the outer steps for itself: weights stay equal where a newcomer has the outer momentum of the others,
+# and with a delay the ways that are under way.
+STEPS_OUTER = """ring.DiLoCoTrainer(
+    net.collect_params(), "adam", {"learning_rate": 0.01}, outer=mx.optimizer.NAG(learning_rate=0.7, momentum=0.9),
+    every=EVERY, delay=DELAY, alpha=0.0,
+)"""
+
+
+# Between two meetings ranks have weights of their own, and share where all were the last time, what the outer optimizer
+# has learned, and the ways that are under way.
+WEIGHTS = """def weights(state):
+    return net.weight.data().asnumpy().ravel().tolist()
+"""
+SHARED = """def weights(state):
+    progress = trainer.progress()
+    ways = [way for each in progress["ways"].values() for way in each]
+    numbers = [value for part in (*progress["anchors"].values(), *ways) for value in part.ravel().tolist()]
+    return [*numbers, *progress["outer"], *progress["met"]]
+"""
+
+
+@pytest.mark.parametrize("delay", [0, pytest.param(2, marks=pytest.mark.long)])
+def test_a_rank_that_comes_between_two_outer_steps_shares_what_all_share(delay: int, tmp_path: Path) -> None:
+    assert AVERAGES in SETUP and WEIGHTS in SETUP
+    way = STEPS_OUTER.replace("EVERY", "3").replace("DELAY", str(delay))
+    check_recovery(tmp_path, HEAD, SETUP.replace(AVERAGES, way).replace(WEIGHTS, SHARED))
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param(MEETS, id="local"),
+        pytest.param(STEPS_OUTER.replace("EVERY", "1").replace("DELAY", "0"), id="diloco", marks=pytest.mark.long),
+    ],
+)
+def test_a_rank_that_comes_has_what_ranks_know_that_step_on_their_own(way: str, tmp_path: Path) -> None:
+    assert AVERAGES in SETUP
+    check_recovery(tmp_path, HEAD, SETUP.replace(AVERAGES, way))
 
 
 def gets_what_has_no_values_yet(has_begun: bool) -> list[float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,6 @@ import numpy as np
 import pytest
 import ringcore
 import ringcore_mxnet as ring
-from ringcore import adapter
 from support.on_ranks import THREE_OVER_TCP, TWO, on
 from support.values import distance, of, same_everywhere
 
@@ -149,12 +150,117 @@ def test_one_optimizer_of_the_same_arguments_is_the_same_on_all_ranks() -> None:
 
 
 @on(TWO)
-def test_in_elastic_jobs_they_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adapter, "is_elastic", lambda: True)
-    with pytest.raises(ringcore.InvalidArgument, match=r"elastic job .*LocalSGDTrainer.*DistributedTrainer"):
-        ring.LocalSGDTrainer(net().collect_params(), "sgd", SGD, every=2)
-    with pytest.raises(ringcore.InvalidArgument, match=r"elastic job .*DiLoCoTrainer.*DistributedTrainer"):
-        diloco(net(), 1.0, 2)
+@pytest.mark.parametrize(("delay", "alpha", "fragments"), [(1, 0.25, 1), (2, 0.0, 1), (1, 0.5, 2), (3, 0.5, 2)])
+def test_outer_steps_are_taken_later_by_the_ways_of_before(
+    delay: int, alpha: float, fragments: int, tmp_path: Path
+) -> None:
+    """Also where training goes on from a state, with ways under way."""
+    mine, alone = net(), net()
+    options = {"momentum": 0.9, "delay": delay, "alpha": alpha, "fragments": fragments}
+    trainer = diloco(mine, 0.7, 4, **options)
+    inner = gluon.Trainer(alone.collect_params(), "sgd", SGD, kvstore=None)
+    params = list(alone.collect_params().values())
+    halves = [range(len(params))] if fragments == 1 else [range(2), range(2, 4)]
+    anchors = values(alone)
+    momenta = [np.zeros_like(one) for one in anchors]
+    ways: dict[int, Any] = {}
+    for number in range(1, 15):
+        if number in (4, 8):
+            file = str(tmp_path / f"{ring.rank()}.states")
+            trainer.save_states(file)
+            trainer = diloco(mine, 0.7, 4, **options)
+            trainer.load_states(file)
+        step(mine, trainer, number)
+        step(alone, inner, number)
+        for half, places in enumerate(halves):
+            phase = number + half * 4 // fragments
+            if (phase + delay) % 4 == 0:
+                for place in places:
+                    ways[place] = ringcore.allreduce(anchors[place] - params[place].data().asnumpy())
+            if phase % 4 == 0 and places[0] in ways:
+                for place in places:
+                    momenta[place] = 0.9 * momenta[place] - 0.7 * ways[place]
+                    anchors[place] = anchors[place] + momenta[place]
+                    own = params[place].data().asnumpy()
+                    params[place].set_data(mx.nd.array(anchors[place] + alpha * (own - anchors[place])))
+        for own, other in zip(values(mine), values(alone), strict=True):
+            assert distance(own, other) < ROUNDING
+    trainer.synchronize()
+    assert alike(values(mine))
+
+
+@on(TWO)
+def test_nobody_waits_while_ways_are_averaged(shared_folder: Path) -> None:
+    """Rank 1 makes its second step, and sends its way, when rank 0 has made its third one."""
+    pipe = shared_folder / "pipe"
+    with contextlib.suppress(FileExistsError):
+        os.mkfifo(pipe)
+    mine = net()
+    trainer = diloco(mine, 1.0, 4, delay=2, alpha=0.0)
+    for number in range(4):
+        if ring.rank() == 1 and number == 1:
+            pipe.read_bytes()  # ends when rank 0 has opened and closed it
+        step(mine, trainer, number)
+        if number < 3:
+            values(mine)  # MXNet has made the step
+        if ring.rank() == 0 and number == 2:
+            pipe.write_bytes(b"")
+    assert alike(values(mine))
+
+
+def made(mine: Any, way: str, delay: int) -> Any:
+    if way == "diloco":
+        return diloco(mine, 0.7, 4, fragments=2, delay=delay, check_weights=False)
+    return ring.LocalSGDTrainer(mine.collect_params(), "sgd", SGD, every=4, check_weights=False)
+
+
+WAYS = [("local", 0), ("diloco", 0), ("diloco", 1), ("diloco", 3)]
+
+
+@on(TWO)
+@pytest.mark.parametrize(("way", "delay"), WAYS)
+def test_a_state_that_not_all_ranks_have_loaded_is_told_before_the_first_step(
+    way: str, delay: int, tmp_path: Path
+) -> None:
+    """A node has lost its file."""
+    mine = net()
+    trainer = made(mine, way, delay)
+    for number in range(3):
+        step(mine, trainer, number)
+    again = made(mine, way, delay)
+    if ring.rank() == 0:
+        trainer.save_states(str(tmp_path / "states"))
+        again.load_states(str(tmp_path / "states"))
+    before = values(mine)
+    told = r"the loaded state is after [03] steps on ranks \[0\] and None on ranks \[1\]"
+    with pytest.raises(ringcore.MismatchError, match=told):
+        step(mine, again, 3)
+    assert all(map(np.array_equal, before, values(mine)))
+
+
+@on(TWO)
+@pytest.mark.parametrize(("way", "delay"), WAYS)
+@pytest.mark.parametrize("back", [1, 4])
+def test_a_state_that_not_all_ranks_have_loaded_is_told_when_they_meet(
+    back: int, way: str, delay: int, tmp_path: Path
+) -> None:
+    """Also one of so many steps that ranks meet behind the same batch as without it."""
+    mine = net()
+    trainer = made(mine, way, delay)
+    for number in range(6):
+        if number == 6 - back:
+            trainer.save_states(str(tmp_path / "states"))
+        step(mine, trainer, number)
+    if ring.rank() == 1:
+        trainer.load_states(str(tmp_path / "states"))
+
+    def go_on() -> None:
+        for number in range(12):
+            step(mine, trainer, number)
+
+    told = r"are not at the same step: .*states loaded is 0 on ranks \[0\] and 1 on ranks \[1\]\. Remedy: load "
+    with pytest.raises(ringcore.MismatchError, match=told):
+        go_on()
 
 
 @on(TWO)
@@ -164,6 +270,10 @@ def test_what_does_not_fit_is_refused() -> None:
         ring.LocalSGDTrainer(params, "sgd", every=0)
     with pytest.raises(ringcore.InvalidArgument, match="at most every = 2"):
         diloco(net(), 1.0, 2, fragments=3)
+    with pytest.raises(ringcore.InvalidArgument, match="below every = 2, not 2"):
+        diloco(net(), 1.0, 2, delay=2)
+    with pytest.raises(ringcore.InvalidArgument, match="alpha is from 0 to 1, not 2"):
+        diloco(net(), 1.0, 2, delay=1, alpha=2)
     with pytest.raises(ringcore.InvalidArgument, match="unwrapped"):
         ring.LocalSGDTrainer(params, ring.DistributedOptimizer(mx.optimizer.SGD()), every=2)
     differs = net(ring.rank())

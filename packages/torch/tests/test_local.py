@@ -278,6 +278,60 @@ def test_arguments_that_differ_are_told_before_the_first_step(steps: int) -> Non
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
+def made(model: torch.nn.Module, way: str, delay: int) -> Any:
+    if way == "local":
+        return ring.LocalSGD(sgd(model), model.named_parameters(), every=4, check_weights=False)
+    outer = torch.optim.SGD(model.parameters(), lr=0.7)
+    return ring.DiLoCo(
+        sgd(model), outer, model.named_parameters(), every=4, fragments=2, delay=delay, check_weights=False
+    )  # fmt: skip
+
+
+WAYS = [("local", 0), ("diloco", 0), ("diloco", 1), ("diloco", 3)]
+
+
+@on(TWO)
+@pytest.mark.parametrize(("way", "delay"), WAYS)
+def test_a_state_that_not_all_ranks_have_loaded_is_told_before_the_first_step(way: str, delay: int) -> None:
+    """A node has lost its file."""
+    model = net()
+    optimizer = made(model, way, delay)
+    for _ in range(3):
+        step(model, optimizer, own_batches())
+    again = made(model, way, delay)
+    if ring.rank() == 0:
+        again.load_state_dict(optimizer.state_dict())
+    before = copy.deepcopy(model.state_dict())
+    told = r"the loaded state is after 3 steps on ranks \[0\] and None on ranks \[1\]"
+    with pytest.raises(ringcore.MismatchError, match=told):
+        step(model, again, own_batches())
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+@on(TWO)
+@pytest.mark.parametrize(("way", "delay"), WAYS)
+@pytest.mark.parametrize("back", [1, 4])
+def test_a_state_that_not_all_ranks_have_loaded_is_told_when_they_meet(back: int, way: str, delay: int) -> None:
+    """Also one of so many steps that ranks meet behind the same batch as without it."""
+    model = net()
+    optimizer = made(model, way, delay)
+    kept: list[Any] = []
+    for number in range(6):
+        if number == 6 - back:
+            kept.append(copy.deepcopy(optimizer.state_dict()))
+        step(model, optimizer, own_batches())
+    if ring.rank() == 1:
+        optimizer.load_state_dict(kept[0])
+
+    def go_on() -> None:
+        for _ in range(12):
+            step(model, optimizer, own_batches())
+
+    told = r"are not at the same step: .*states loaded is 0 on ranks \[0\] and 1 on ranks \[1\]\. Remedy: load "
+    with pytest.raises(ringcore.MismatchError, match=told):
+        go_on()
+
+
 @on(TWO)
 def test_what_does_not_fit_is_refused() -> None:
     model = net()

@@ -18,7 +18,7 @@ from ringcore.elastic import (
     run,
 )
 
-from ringcore_mxnet.local import LocalSGDTrainer, not_in_elastic_jobs
+from ringcore_mxnet.local import LocalSGDTrainer
 from ringcore_mxnet.parameters import broadcast_parameters
 
 __all__ = [
@@ -54,11 +54,14 @@ def _restore_net(net: Any, kept: dict[str, Any]) -> None:
 def _save_trainer(trainer: Any, _kept: Any = None) -> Any:
     optimizer = trainer.optimizer
     states = trainer._updaters[0].get_states(dump_optimizer=False)
-    return states, dict(optimizer._index_update_count), optimizer.num_update
+    progress = trainer.progress() if isinstance(trainer, LocalSGDTrainer) else None
+    return states, dict(optimizer._index_update_count), optimizer.num_update, progress
 
 
 def _restore_trainer(trainer: Any, kept: Any) -> None:
-    states, counts, updates = kept
+    states, counts, updates, progress = kept
+    if progress is not None:
+        trainer.take_over(progress)
     for updater in trainer._updaters:
         updater.set_states(states)
     trainer.optimizer._index_update_count.clear()
@@ -100,9 +103,6 @@ class MXNetState(ObjectState):
         net: Or several, by other names.
         trainer: Or several, by other names.
         attributes: By name; they become attributes of the state.
-
-    Raises:
-        InvalidArgument: A trainer whose ranks step on their own: what it has is not kept here.
     """
 
     def __init__(self, net: Any = None, trainer: Any = None, **attributes: Any) -> None:
@@ -111,6 +111,4 @@ class MXNetState(ObjectState):
     def handler_of(self, value: Any) -> Handler | None:  # noqa: D102
         if isinstance(value, mx.gluon.Block):
             return _OF_NETS
-        if isinstance(value, LocalSGDTrainer):
-            raise not_in_elastic_jobs(value)
         return _OF_TRAINERS if isinstance(value, mx.gluon.Trainer) else super().handler_of(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import mxnet as mx
@@ -33,9 +33,9 @@ class LocalSGDTrainer(mx.gluon.Trainer):  # type: ignore[misc]
             where they differ.
 
     Raises:
-        InvalidArgument: `every` is below 1, a DistributedOptimizer, which would average gradients as well, or an
-            elastic job, which would lose what ranks have since they met.
-        MismatchError: In the first step, ranks were given other arguments, or begin with other weights. On every rank.
+        InvalidArgument: `every` is below 1, or a DistributedOptimizer, which would average gradients as well.
+        MismatchError: In the first step, ranks were given other arguments, begin with other weights, or have not all
+            loaded a state; when they meet, one has loaded another since. On every rank.
     """
 
     def __init__(
@@ -53,17 +53,17 @@ class LocalSGDTrainer(mx.gluon.Trainer):  # type: ignore[misc]
             raise InvalidArgument("ranks step on their own here; pass the optimizer unwrapped")
         if every < 1:
             raise InvalidArgument(f"every is at least 1, not {every}")
-        if adapter.is_elastic():
-            raise not_in_elastic_jobs(self)
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
         self._ring_every = every
         self._ring_steps = 0
         self._ring_prefix = context().next_name("local") if prefix is None else prefix
         self._ring_set = process_set
-        self._ring_unchecked = check_weights
+        self._ring_checks_weights = check_weights
         # Those that decide when ranks meet and what they do there.
         self._ring_arguments: dict[str, object] = {"every": every}
         self._ring_compares_arguments = True
+        self._ring_loads = 0  # states that were loaded since it was made
+        self._ring_meetings = 0  # that have begun since then
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
         adapter.check()
@@ -90,16 +90,41 @@ class LocalSGDTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         return found
 
     def _compare_arguments(self) -> None:
-        """Before the first step, also of a run that goes on from a state."""
+        """Before the first step, also of a run that goes on from a state.
+
+        In an elastic job whoever joins has the others' steps, and compares with them where they have made none.
+        """
         compares, self._ring_compares_arguments = self._ring_compares_arguments, False
+        if adapter.is_elastic():
+            compares = self._ring_steps == 0
         if compares and self._ring_set.size() > 1:
-            name = f"{self._ring_prefix}.arguments"
-            adapter.check_arguments(type(self).__name__, self._ring_arguments, self._ring_set, name=name)
+            loaded = f"after {self._ring_steps} steps" if self._ring_loads else None
+            adapter.check_arguments(
+                type(self).__name__, {**self._ring_arguments, "the loaded state": loaded}, self._ring_set,
+                name=f"{self._ring_prefix}.arguments",
+            )  # fmt: skip
+
+    def _start_check(self, names: int, *, blocking: bool) -> Callable[[], None]:
+        """Begin to look whether the others meet after the same step; one may have loaded a state since it began.
+
+        Args:
+            names: So many of these looks may be under way at once. They are told apart by their order, as ranks that
+                are at different steps meet for different fragments.
+            blocking: The caller waits at once.
+        """
+        if self._ring_set.size() == 1 or adapter.is_elastic():  # there whoever joins has the others' steps
+            return lambda: None
+        self._ring_meetings += 1
+        return adapter.start_progress_check(
+            type(self).__name__, self._ring_steps, self._ring_loads, self._ring_set,
+            name=f"{self._ring_prefix}.met.{self._ring_meetings % names}", blocking=blocking,
+        )  # fmt: skip
 
     def _begin(self, weights: dict[int, Any]) -> None:
-        if not self._ring_unchecked:
+        """The next step is about to be made. Later than the first one each rank has weights of its own."""
+        # A LocalSGDTrainer's own states say nothing of steps.
+        if not self._ring_checks_weights or self._ring_steps > 0 or self._ring_set.size() == 1:
             return
-        self._ring_unchecked = False
         compare(
             {f"{i}.{without_numbers(self._params[i].name)}": weight for i, weight in weights.items()}, self._ring_set,
             name=f"{self._ring_prefix}.weights",
@@ -111,18 +136,36 @@ class LocalSGDTrainer(mx.gluon.Trainer):  # type: ignore[misc]
             self._average(weights)
 
     def _average(self, weights: dict[int, Any]) -> None:
+        self._start_check(1, blocking=True)()
         held = list(weights.values())
         averages = grouped_allreduce(held, name=f"{self._ring_prefix}.values", process_set=self._ring_set)
+        _await(averages)
         for weight, average in zip(held, averages, strict=True):
             average.copyto(weight)
 
+    def load_states(self, fname: str) -> None:
+        """Read what `save_states` has written; the parameters are loaded with the net."""
+        super().load_states(fname)
+        self._ring_loads += 1
 
-def not_in_elastic_jobs(trainer: LocalSGDTrainer) -> InvalidArgument:
-    """The refusal: what a rank has since the last meeting goes with it, and whoever joins has had no meeting."""
-    return InvalidArgument(
-        f"an elastic job cannot keep a {type(trainer).__name__}; train it with a DistributedTrainer, or with "
-        "ringcore_torch's LocalSGD or DiLoCo"
-    )
+    def progress(self) -> dict[str, Any]:
+        """What an elastic state keeps beside the inner optimizer's state: numbers, bytes and numpy's arrays."""
+        return {"steps": self._ring_steps}
+
+    def take_over(self, progress: Mapping[str, Any]) -> None:
+        """Go on from a `progress`, perhaps of another rank."""
+        self._ring_steps = progress["steps"]
+
+
+def _await(averages: list[Any]) -> None:
+    """In an elastic job: until they are here. Weights are not touched where that fails, and the step ends in an error.
+
+    What they are made of stays until then: they are made again when a rank is lost.
+    """
+    if adapter.is_elastic():
+        for average in averages:
+            average.wait_to_read()
+        adapter.followed()  # the averages are those of these ranks
 
 
 def _description_of(optimizer: Any) -> str:
@@ -146,9 +189,10 @@ def _settings_of(made: Any) -> dict[str, Any]:
 class DiLoCoTrainer(LocalSGDTrainer):
     """Ranks step on their own; every so many steps an outer optimizer steps by their average way.
 
-    As in Douillard et al. 2023, and with fragments, of which one after the other takes its turn, as in Douillard et al.
-    2025; an outer step is waited for. `save_states` writes the inner optimizer's state to its file, the outer one's and
-    where all ranks were the last time to a file of that name and `.outer`: each rank's are its own.
+    As in Douillard et al. 2023, and with fragments, of which one after the other takes its turn, and a delay, in which
+    ranks go on while their ways are averaged, as in Douillard et al. 2025. `save_states` writes the inner optimizer's
+    state to its file, the outer one's and where all ranks were the last time to a file of that name and `.outer`: each
+    rank's are its own.
 
     Args:
         params: See `LocalSGDTrainer`, as for the other options.
@@ -158,11 +202,15 @@ class DiLoCoTrainer(LocalSGDTrainer):
             same.
         every: Inner steps between two outer steps of a parameter.
         fragments: How many parts of the parameters take turns; at most `every`.
+        delay: Inner steps that ranks make while a way is averaged, the last of them that of the outer step; 0: the next
+            forward waits for the outer step.
+        alpha: The share that a rank's own parameters, which went on for `delay` steps, keep in what it has after an
+            outer step; 0: these steps are forgotten.
         compression: What is sent of the ways: `Compression.int8`, ...
         options: `prefix`, `process_set`, `check_weights`.
 
     Raises:
-        InvalidArgument: As for `LocalSGDTrainer`; `fragments` does not fit.
+        InvalidArgument: As for `LocalSGDTrainer`; `fragments`, `delay` or `alpha` do not fit.
     """
 
     def __init__(
@@ -174,27 +222,37 @@ class DiLoCoTrainer(LocalSGDTrainer):
         outer: Any,
         every: int,
         fragments: int = 1,
+        delay: int = 0,
+        alpha: float = 0.5,
         compression: type[Compressor] | str = Compression.none,
         **options: Any,
     ) -> None:
         super().__init__(params, optimizer, optimizer_params, every=every, **options)
-        if not 1 <= fragments <= every:
-            raise InvalidArgument(f"fragments is at least 1 and at most every = {every}, not {fragments}")
+        adapter.check_outer_steps(every, fragments, delay, alpha)
+        self._ring_delay, self._ring_alpha = delay, alpha
         self._ring_outer = mx.optimizer.get_updater(outer)
         self._ring_fragments = fragments
         self._ring_compression = Compression.chosen(compression, who=type(self).__name__)
         self._ring_arguments |= {
-            "fragments": fragments, "compression": Compression.name_of(self._ring_compression),
-            "outer": _description_of(outer),
+            "fragments": fragments, "delay": delay, "alpha": alpha,
+            "compression": Compression.name_of(self._ring_compression), "outer": _description_of(outer),
         }  # fmt: skip
         self._ring_anchors: dict[int, Any] = {}
-        self._ring_met = [0] * fragments  # after which step
+        # By number of the fragment: the average ways that its next outer step takes, for which MXNet's engine may still
+        # wait, and what raises where ranks have sent theirs behind different steps.
+        self._ring_ways: dict[int, list[Any]] = {}
+        self._ring_met_checks: dict[int, Callable[[], None]] = {}
+        self._ring_met = [0] * fragments  # after which step a way was sent
 
     def synchronize(self) -> None:
         """Take now the outer steps that are left: before parameters are evaluated or written. All ranks call it."""
+        weights = self._trained()
         for number, met in enumerate(self._ring_met):
+            if number in self._ring_ways:
+                self._step_outer(number, weights, self._ring_alpha if met < self._ring_steps else 0.0)
             if met < self._ring_steps:
-                self._step_outer(number, self._trained())
+                self._send(number, weights)
+                self._step_outer(number, weights, 0.0)
 
     def _begin(self, weights: dict[int, Any]) -> None:
         super()._begin(weights)
@@ -204,27 +262,48 @@ class DiLoCoTrainer(LocalSGDTrainer):
     def _meet(self, weights: dict[int, Any]) -> None:
         for number in range(self._ring_fragments):
             # They take turns, and each is due every so many steps.
-            if (self._ring_steps + number * self._ring_every // self._ring_fragments) % self._ring_every == 0:
-                self._step_outer(number, weights)
+            phase = self._ring_steps + number * self._ring_every // self._ring_fragments
+            if (phase + self._ring_delay) % self._ring_every == 0:
+                self._send(number, weights)
+            if phase % self._ring_every == 0 and number in self._ring_ways:  # not where it was synchronized since
+                self._step_outer(number, weights, self._ring_alpha)
 
-    def _step_outer(self, number: int, weights: dict[int, Any]) -> None:
-        """Step a fragment from where all ranks were the last time, by the average of how far each has come."""
-        self._ring_met[number] = self._ring_steps
+    def _fragment(self, number: int, weights: dict[int, Any]) -> list[int]:
         dealt = adapter.dealt_evenly([weight.size for weight in weights.values()], self._ring_fragments)
-        fragment = [list(weights)[index] for index in dealt[number]]
-        ways = [self._ring_anchors[i] - weights[i] for i in fragment]
-        averages = grouped_allreduce(
+        return [list(weights)[index] for index in dealt[number]]
+
+    def _send(self, number: int, weights: dict[int, Any]) -> None:
+        """Begin to average how far each rank has come with a fragment."""
+        check = self._start_check(self._ring_fragments + 1, blocking=self._ring_delay == 0)
+        if self._ring_delay == 0:
+            check()
+        else:
+            self._ring_met_checks[number] = check
+        self._ring_met[number] = self._ring_steps
+        ways = [self._ring_anchors[i] - weights[i] for i in self._fragment(number, weights)]
+        self._ring_ways[number] = grouped_allreduce(
             ways, name=f"{self._ring_prefix}.{number}", compression=self._ring_compression, process_set=self._ring_set
         )
-        for i, average in zip(fragment, averages, strict=True):
-            self._ring_outer(i, average, self._ring_anchors[i])
-            self._ring_anchors[i].copyto(weights[i])
+
+    def _step_outer(self, number: int, weights: dict[int, Any], alpha: float) -> None:
+        """Step a fragment from where all ranks were the last time, by the average of how far each had come."""
+        if check := self._ring_met_checks.pop(number, None):
+            check()
+        averages = self._ring_ways.pop(number)
+        _await(averages)
+        for i, average in zip(self._fragment(number, weights), averages, strict=True):
+            anchor, weight = self._ring_anchors[i], weights[i]
+            self._ring_outer(i, average, anchor)
+            own = anchor + (weight - anchor) * alpha if self._ring_delay and alpha else anchor
+            own.copyto(weight)
 
     def save_states(self, fname: str) -> None:
         """Write what has been learned besides the parameters."""
         super().save_states(fname)
         states = np.frombuffer(self._ring_outer.get_states(dump_optimizer=False), np.uint8)
         kept = {f"anchor.{i}": anchor for i, anchor in self._ring_anchors.items()}
+        for number, ways in self._ring_ways.items():
+            kept |= {f"way.{number}.{place}": way for place, way in enumerate(ways)}
         kept["states"] = mx.nd.array(states, dtype=np.uint8)
         kept["steps"] = mx.nd.array([self._ring_steps, *self._ring_met], dtype=np.int64)
         mx.nd.save(f"{fname}.outer", kept)
@@ -235,5 +314,41 @@ class DiLoCoTrainer(LocalSGDTrainer):
         kept = mx.nd.load(f"{fname}.outer")
         self._ring_outer.set_states(kept.pop("states").asnumpy().tobytes())
         self._ring_steps, *self._ring_met = kept.pop("steps").asnumpy().tolist()
-        self._ring_anchors = {int(name.partition(".")[2]): anchor for name, anchor in kept.items()}
-        self._ring_unchecked = False  # between two meetings each rank has parameters of its own
+        self._ring_anchors, self._ring_ways, self._ring_met_checks = {}, {}, {}
+        for name, array in kept.items():
+            what, number, *place = name.split(".")
+            if what == "anchor":
+                self._ring_anchors[int(number)] = array
+            else:  # in the order of their places, as they were written
+                self._ring_ways.setdefault(int(number), []).append((int(place[0]), array))
+        self._ring_ways = {
+            number: [way for _, way in sorted(ways, key=lambda each: each[0])]
+            for number, ways in self._ring_ways.items()
+        }
+
+    def progress(self) -> dict[str, Any]:  # noqa: D102
+        return {
+            **super().progress(), "met": list(self._ring_met),
+            "outer": self._ring_outer.get_states(dump_optimizer=False),
+            "counted": _counted(self._ring_outer.optimizer),
+            "anchors": {i: anchor.asnumpy() for i, anchor in self._ring_anchors.items()},
+            "ways": {number: [way.asnumpy() for way in ways] for number, ways in self._ring_ways.items()},
+        }  # fmt: skip
+
+    def take_over(self, progress: Mapping[str, Any]) -> None:  # noqa: D102
+        super().take_over(progress)
+        self._ring_met = list(progress["met"])
+        self._ring_outer.set_states(progress["outer"])
+        counts, self._ring_outer.optimizer.num_update = progress["counted"]
+        self._ring_outer.optimizer._index_update_count.clear()
+        self._ring_outer.optimizer._index_update_count.update(counts)
+        self._ring_anchors = {i: mx.nd.array(value, dtype=value.dtype) for i, value in progress["anchors"].items()}
+        self._ring_ways = {
+            number: [mx.nd.array(way, dtype=way.dtype) for way in ways] for number, ways in progress["ways"].items()
+        }
+        self._ring_met_checks = {}
+
+
+def _counted(optimizer: Any) -> tuple[dict[Any, int], int]:
+    """How often it has updated what: Adam's corrections and schedules go by that."""
+    return dict(optimizer._index_update_count), optimizer.num_update

@@ -33,6 +33,8 @@ class _LocalOptimizer(torch.optim.Optimizer):
     # The arguments that decide when ranks meet and what they do there.
     _arguments: dict[str, object]
     _compares_arguments: bool
+    _loads: int  # states that were loaded since this optimizer was wrapped
+    _meetings: int  # that have begun since then
 
     @adapter.optimizer_step()
     def step(self, closure: Callable[[], float] | None = None) -> Any:
@@ -50,11 +52,32 @@ class _LocalOptimizer(torch.optim.Optimizer):
         return loss
 
     def _compare_arguments(self) -> None:
-        """Before the first step. Whoever joins an elastic job compares nothing, as the others do not."""
+        """Before the first step, also of a run that goes on from a state.
+
+        In an elastic job whoever joins has the others' steps, and compares with them where they have made none.
+        """
         compares, self._compares_arguments = self._compares_arguments, False
-        if compares and self._process_set.size() > 1 and (self._steps == 0 or not adapter.is_elastic()):
-            name = f"{self._prefix}.arguments"
-            adapter.check_arguments(self._kind, self._arguments, self._process_set, name=name)
+        if adapter.is_elastic():
+            compares = self._steps == 0
+        if compares and self._process_set.size() > 1:
+            arguments = {**self._arguments, "the loaded state": f"after {self._steps} steps" if self._loads else None}
+            adapter.check_arguments(self._kind, arguments, self._process_set, name=f"{self._prefix}.arguments")
+
+    def _start_check(self, names: int, *, blocking: bool) -> Callable[[], None]:
+        """Begin to look whether the others meet after the same step; one may have loaded a state since it began.
+
+        Args:
+            names: So many of these looks may be under way at once. They are told apart by their order, as ranks that
+                are at different steps meet for different fragments.
+            blocking: The caller waits at once.
+        """
+        if self._process_set.size() == 1 or adapter.is_elastic():  # there whoever joins has the others' steps
+            return lambda: None
+        self._meetings += 1
+        return adapter.start_progress_check(
+            self._kind, self._steps, self._loads, self._process_set,
+            name=f"{self._prefix}.met.{self._meetings % names}", blocking=blocking,
+        )  # fmt: skip
 
     def _begin(self) -> None:
         """The first step is about to be made."""
@@ -70,6 +93,7 @@ class _LocalOptimizer(torch.optim.Optimizer):
         """Take over a `state_dict`; the parameters are loaded with the model."""
         super().load_state_dict(dict(state_dict))
         self._steps = state_dict["steps"]
+        self._loads += 1
 
 
 class _LocalSGD(_LocalOptimizer):
@@ -83,6 +107,7 @@ class _LocalSGD(_LocalOptimizer):
 
     def synchronize(self) -> None:
         """Average the parameters now: before they are evaluated or written. All ranks call it."""
+        self._start_check(1, blocking=True)()
         held = [parameter.detach() for _, parameter in self._named]
         averages = grouped_allreduce(held, name=f"{self._prefix}.values", process_set=self._process_set)
         torch._foreach_copy_(held, averages)
@@ -98,8 +123,10 @@ class _DiLoCo(_LocalOptimizer):
     _delay: int
     _alpha: float
     _compression: type[Compressor]
-    # By number of the fragment: gives the average way that its next outer step takes.
+    # By number of the fragment: gives the average way that its next outer step takes, and raises where ranks have sent
+    # theirs behind different steps.
     _ways: dict[int, Callable[[], list[torch.Tensor]]]
+    _checks: dict[int, Callable[[], None]]
 
     def _begin(self) -> None:
         # The weights may have been broadcast, or loaded, since the optimizer was wrapped.
@@ -134,12 +161,19 @@ class _DiLoCo(_LocalOptimizer):
         parameters, anchors = self._of(number)
         ways = [anchor - parameter.detach() for anchor, parameter in zip(anchors, parameters, strict=True)]
         name = f"{self._prefix}.{number}"
+        check = self._start_check(len(self._fragments) + 1, blocking=self._delay == 0)
+        if self._delay == 0:
+            check()
+        else:
+            self._checks[number] = check
         self._ways[number] = Averages(ways, self._compression, name=name, process_set=self._process_set).wait
 
     def _step_outer(self, number: int) -> None:
         """Step a fragment from where all ranks were the last time, by the average of how far each had come."""
         if number not in self._ways:  # it was synchronized since it was sent
             return
+        if check := self._checks.pop(number, None):
+            check()
         averages = self._ways.pop(number)()
         parameters, anchors = self._of(number)
         own = [parameter.detach().clone() for parameter in parameters] if self._delay and self._alpha else []
@@ -176,6 +210,7 @@ class _DiLoCo(_LocalOptimizer):
         self._ways = {
             number: functools.partial(list, [way.clone() for way in ways]) for number, ways in outer["ways"].items()
         }
+        self._checks = {}
 
 
 def LocalSGD(  # noqa: N802 - the field's name for it
@@ -253,7 +288,7 @@ def DiLoCo(  # noqa: N802 - the field's name for it
     wrapped._outer = outer
     wrapped._delay, wrapped._alpha = delay, alpha
     wrapped._compression = compressor
-    wrapped._ways = {}
+    wrapped._ways, wrapped._checks = {}, {}
     wrapped._anchors = [parameter.detach().clone() for _, parameter in wrapped._named]
     dealt = adapter.dealt_evenly([parameter.numel() for _, parameter in wrapped._named], fragments)
     wrapped._fragments = [fragment for fragment in dealt if fragment]
@@ -281,4 +316,5 @@ def _wrapped(
     wrapped._prefix = name_or_next(None, "local", process_set) if process_set.included() else "local"
     wrapped._checks_weights = check_weights
     wrapped._arguments, wrapped._compares_arguments = {"every": every}, True
+    wrapped._loads, wrapped._meetings = 0, 0
     return wrapped

@@ -7,7 +7,7 @@ share. An adapter imports nothing else of the core.
 from ringcore._native import Buffer, Handle, UnsupportedArray
 from ringcore._objects import unpickle
 from ringcore._version import __version__
-from ringcore.adapter.arguments import check_arguments
+from ringcore.adapter.arguments import check_arguments, start_progress_check
 from ringcore.adapter.asynchronous import Agreement, AsynchronousSums, Offer, Verdict, Word, check_bounds
 from ringcore.adapter.averages import start_averages
 from ringcore.adapter.batch_norm import Statistics, batch_statistics
@@ -197,6 +197,7 @@ __all__ = [
     "share_out",
     "start_allreduce_of_rows",
     "start_averages",
+    "start_progress_check",
     "tell_untuned",
     "title_of",
     "unpickle",

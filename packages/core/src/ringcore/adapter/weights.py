@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ringcore import _native
 from ringcore._errors import MismatchError
@@ -56,10 +56,22 @@ def compared(own: Sequence[int], count: int, process_set: ProcessSet, name: str)
         process_set: The ranks that are to have the same.
         name: Identifies the call on all ranks.
     """
+    return start_compared(own, count, process_set, name, blocking=True)()
+
+
+def start_compared(
+    own: Sequence[int], count: int, process_set: ProcessSet, name: str, *, blocking: bool = False
+) -> Callable[[], list[int]]:
+    """Begin what `compared` does; what is returned waits for it."""
     memory = (ctypes.c_int64 * (2 * count))(*comparable(own))
     buffer = (Buffer(ctypes.addressof(memory), (len(memory),), _INT64, memory),)
-    allreduce(buffer, buffer, name, op=ReduceOp.MAX, process_set=process_set, blocking=True)
-    return differing(list(memory))
+    handle = allreduce(buffer, buffer, name, op=ReduceOp.MAX, process_set=process_set, blocking=blocking)
+
+    def differ() -> list[int]:
+        handle.wait()
+        return differing(list(memory))
+
+    return differ
 
 
 def abstains(process_set: ProcessSet, *, again: bool) -> bool:
