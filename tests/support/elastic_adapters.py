@@ -40,13 +40,14 @@ train(state)
 """
 
 
-def check_recovery(directory: Path, head: str, setup: str, **environ: str) -> None:
+def check_recovery(directory: Path, head: str, setup: str, *, goes_on_from: int = 5, **environ: str) -> None:
     """Run the job: whoever has come trains some steps with the other.
 
     Args:
         directory: For the script.
         head: Imports an adapter as `ring`, and its `elastic`.
         setup: Makes `state`, `step(state)` and `weights(state)`, a list of numbers that differ between processes.
+        goes_on_from: The step that the one that is left has kept: the other is lost behind its fifth.
         environ: Variables for the ranks.
     """
     (directory / "train.py").write_text(_SCRIPT.format(head=head, setup=setup))
@@ -56,7 +57,7 @@ def check_recovery(directory: Path, head: str, setup: str, **environ: str) -> No
     assert done.returncode == 0, done.stderr
     begun, ended = _told(directory / "begin"), _told(directory / "end")
     assert [line["size"] for line in begun] == [2, 2, 1, 2, 2]
-    assert begun[2]["step"] == 5 and begun[2]["pid"] in {line["pid"] for line in begun[:2]}
+    assert begun[2]["step"] == goes_on_from and begun[2]["pid"] in {line["pid"] for line in begun[:2]}
     assert ended[0]["step"] == begun[3]["step"] + 3
     for pair in (begun[:2], begun[3:], ended):
         assert pair[0]["weights"] == pair[1]["weights"] and pair[0]["step"] == pair[1]["step"]
