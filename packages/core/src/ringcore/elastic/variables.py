@@ -9,9 +9,6 @@ from ringcore.adapter import collectives
 from ringcore.elastic.state import ObjectState
 from ringcore.job.handover import Handover
 
-# Kinds of numpy: bool, integers, floats, complex numbers; V are those that other packages add, as bfloat16.
-_OF_NUMBERS = "biufcV"
-
 
 class VariablesState(ObjectState):
     """Keeps variables that numpy can read and that have `assign`, and objects.
@@ -54,9 +51,13 @@ class VariablesState(ObjectState):
             variable.assign(value.copy())  # Frameworks may go on with that memory.
         super().restore()
 
+    def describe(self) -> dict[str, str]:  # noqa: D102
+        return super().describe() | {
+            f"variable {number}": kind for number, kind in enumerate(map(_describe, self._variables())) if kind
+        }
+
     def outline(self) -> str:  # noqa: D102
-        variables = [f"{value.dtype}{value.shape}" for value in self._arrays()]
-        return f"{super().outline()}; variables: {', '.join(variables)}"
+        return f"{super().outline()}; variables: {'; '.join(map(_describe, self._variables()))}"
 
     def sync(self) -> None:  # noqa: D102
         if self.handover is not None:
@@ -66,18 +67,14 @@ class VariablesState(ObjectState):
             self._broadcast(self._variables(), process_set=self.sync_among)
         super().sync()
 
-    def _arrays(self) -> list[Any]:
-        import numpy as np
-
-        return [np.asarray(variable) for variable in self._variables()]
-
     def _hand_over(self, handover: Handover) -> None:
         import numpy as np
 
         taken, handles = [], []
-        for number, (variable, value) in enumerate(zip(self._variables(), self._arrays(), strict=True)):
-            if value.dtype.kind not in _OF_NUMBERS or value.size == 0:
-                continue  # As a tokenizer's table: part of the program, not of what is learned.
+        for number, variable in enumerate(self._variables()):
+            value = np.asarray(variable)
+            if not _describe(variable) or value.size == 0:
+                continue
             # The variable's own memory is not to be written to: what it has is not known to change.
             array = np.ascontiguousarray(value) if handover.gives else np.array(value, order="C")
             moved = array.reshape(-1).view(np.uint8)
@@ -88,3 +85,9 @@ class VariablesState(ObjectState):
             handle.synchronize()
             if not handover.gives:
                 variable.assign(array)
+
+
+def _describe(variable: Any) -> str:
+    """Its dtype and shape; nothing of text, as a tokenizer's table, which is part of the program and not learned."""
+    name = str(getattr(variable.dtype, "name", variable.dtype))
+    return "" if name == "string" else f"{name} of shape {tuple(variable.shape)}"
