@@ -154,9 +154,9 @@ def test_one_optimizer_of_the_same_arguments_is_the_same_on_all_ranks() -> None:
 def test_outer_steps_are_taken_later_by_the_ways_of_before(
     delay: int, alpha: float, fragments: int, tmp_path: Path
 ) -> None:
-    """Also where training goes on from a state, with ways under way."""
+    """Also where training goes on from a state, or as a rank that joins an elastic job, with ways under way."""
     mine, alone = net(), net()
-    options = {"momentum": 0.9, "delay": delay, "alpha": alpha, "fragments": fragments}
+    options: dict[str, Any] = {"momentum": 0.9, "delay": delay, "alpha": alpha, "fragments": fragments}
     trainer = diloco(mine, 0.7, 4, **options)
     inner = gluon.Trainer(alone.collect_params(), "sgd", SGD, kvstore=None)
     params = list(alone.collect_params().values())
@@ -170,6 +170,10 @@ def test_outer_steps_are_taken_later_by_the_ways_of_before(
             trainer.save_states(file)
             trainer = diloco(mine, 0.7, 4, **options)
             trainer.load_states(file)
+        elif number in (7, 12):
+            progress = trainer.progress()
+            trainer = diloco(mine, 0.7, 4, **options)
+            trainer.take_over(progress)
         step(mine, trainer, number)
         step(alone, inner, number)
         for half, places in enumerate(halves):

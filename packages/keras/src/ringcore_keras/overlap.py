@@ -115,6 +115,9 @@ class ForwardOverlap(DeferredUpdates[Bucket]):
         dealt = [parameter for bucket in self._dealt for parameter in bucket.parameters]
         if {id(one) for one in dealt} == set(known):
             return
+        adapter.tell_untuned(
+            "Keras on PyTorch", "gradients go when backward is done, in as many operations as groups says"
+        )
         groups = deal(parameters, self._options.groups, SOONER_BUCKET_BYTES)
         self._dealt = [Bucket([known[id(one)] for one in group], variables, names) for group in groups]
         self._begin_anew()
