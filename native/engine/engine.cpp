@@ -274,6 +274,11 @@ ProcessSetId Engine::add_process_set(std::vector<Rank> members, std::optional<Pr
                                                  "only.");
   }
   if (change() != nullptr) throw Error(*change());  // these are ranks of the epoch before
+  if (!agreed && (serves() || std::ranges::any_of(members, [this](Rank member) { return is_server(member); }))) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "servers do not count the process sets that all ranks add, and are members of none. Remedy: let the "
+                "members alone add it, under a number that they have agreed on.");
+  }
   const ProcessSetId id = agreed ? set_numbers_.take_agreed(*agreed) : set_numbers_.take();
   if (own == members.end()) return id;  // the others' business; the id is used up here as well
   make_process_set(id, std::move(members));

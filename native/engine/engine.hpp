@@ -70,7 +70,7 @@ struct EngineConfig {
   std::uint32_t epoch = 0;
   std::vector<std::unique_ptr<transport::Link>> links;  // by rank, null at `rank`
   std::vector<int> host_of;  // by rank; ranks of one host share memory
-  int serving = 0;  // the last so many ranks are servers: without data of their own, and nobody submits anything there
+  int serving = 0;  // the last so many ranks are servers: nobody submits anything there in the world, see add_process_set
   plan::Links network;  // what is told of it; hosts by these numbers
   transport::Readiness* readiness = nullptr;  // of sockets that links watch together, which outlives the engine
   transport::Arena* arena = nullptr;  // null: no registered memory
@@ -128,6 +128,7 @@ class Engine {
 
   // Members in ascending order. Either every rank of the job adds the set, in the same order as it adds and removes other
   // ones; or only its members do, in any order, under a number that they have agreed on: from 1, and never used before.
+  // Of these sets servers may be members, as all others: there they submit what they give and what they want.
   ProcessSetId add_process_set(std::vector<Rank> members, std::optional<ProcessSetId> agreed = {});
   void remove_process_set(ProcessSetId id);
 

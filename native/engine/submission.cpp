@@ -142,7 +142,7 @@ void Engine::submit(const std::shared_ptr<Operation>& operation, bool held) {
                                                  std::to_string(operation->process_set) + " on rank " +
                                                  std::to_string(rank()));
   }
-  if (serves()) {
+  if (sets_.at(operation->process_set)->serves()) {
     throw Error(ErrorKind::kInvalidArgument, title(*operation) + ": " + title_of(rank()) + " has no data of its own");
   }
   const bool is_watch = operation->watched_members != 0;

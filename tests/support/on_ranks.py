@@ -41,6 +41,7 @@ class Start:
         device: "cuda" needs a GPU: the session `gpu_torch` says with RINGCORE_TEST_GPUS that there is one.
         variables: Others of their environment.
         launcher: "ringrun" or "torchrun".
+        servers: How many stand beside the ranks.
     """
 
     ranks: int
@@ -48,18 +49,21 @@ class Start:
     device: str = "cpu"
     variables: tuple[tuple[str, str], ...] = ()
     launcher: str = "ringrun"
+    servers: int = 0
 
     @property
     def command(self) -> list[str]:
         """What starts a module of Python, named behind it, on all ranks."""
         if self.launcher == "torchrun":
             return [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={self.ranks}", "-m"]
-        return [sys.executable, "-m", "ringcore", "run", "-np", str(self.ranks), sys.executable, "-m"]
+        servers = ["--servers", str(self.servers)] if self.servers else []
+        return [sys.executable, "-m", "ringcore", "run", "-np", str(self.ranks), *servers, sys.executable, "-m"]
 
     def __str__(self) -> str:
         place = "gpu" if self.device == "cuda" else self.transport
         launcher = [self.launcher] if self.launcher != "ringrun" else []
-        return "-".join([str(self.ranks), place, *launcher, *(value for _, value in self.variables)])
+        servers = [f"{self.servers}-servers"] if self.servers else []
+        return "-".join([str(self.ranks), place, *launcher, *servers, *(value for _, value in self.variables)])
 
 
 TWO = Start(2)

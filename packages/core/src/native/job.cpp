@@ -22,6 +22,7 @@
 #include "aggregation.hpp"
 #include "base/error.hpp"
 #include "capi/capi.hpp"
+#include "engine/set_numbers.hpp"
 #include "network.hpp"
 #include "runtime.hpp"
 #include "tls.hpp"
@@ -165,6 +166,7 @@ void register_first_links(nb::module_& module) {
   for (const auto& [name, transport] : transport::kTransports) transports.append(nb::str(name.data(), name.size()));
   module.attr("TRANSPORTS") = nb::tuple(transports);
   module.attr("DIRECT_MEMBERS") = engine::EngineSettings{}.direct_members;
+  module.attr("MOST_AGREED_SETS") = static_cast<int>(engine::SetNumbers::kMaxAgreed);
   module.attr("PLACES_TO_COME") = transport::kPlacesToCome;
   module.attr("DATA_LANES") = transport::kLaneCount - transport::kFirstDataLane;
   module.def(

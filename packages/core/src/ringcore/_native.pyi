@@ -321,6 +321,8 @@ TRANSPORTS: tuple = ('shm', 'tcp', 'mpi')
 
 DIRECT_MEMBERS: int = 16
 
+MOST_AGREED_SETS: int = 8192
+
 PLACES_TO_COME: int = 32
 
 DATA_LANES: int = 3

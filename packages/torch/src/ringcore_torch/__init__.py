@@ -86,6 +86,7 @@ from ringcore_torch.asynchronous import AsyncOptimizer
 from ringcore_torch.compression import Compression
 from ringcore_torch.local import DiLoCo, LocalSGD
 from ringcore_torch.optimizer import DistributedOptimizer
+from ringcore_torch.served import ServerOptimizer
 from ringcore_torch.sharded import ShardedOptimizer
 from ringcore_torch.sparse import sparse_allreduce_async
 from ringcore_torch.state import broadcast_optimizer_state, broadcast_parameters
@@ -105,6 +106,7 @@ __all__ = [
     "Min",
     "ProcessSet",
     "Product",
+    "ServerOptimizer",
     "ShardedOptimizer",
     "Sum",
     "SyncBatchNorm",

@@ -65,6 +65,7 @@ from ringcore.adapter.gradients import (
 )
 from ringcore.adapter.objects import gather_bytes
 from ringcore.adapter.refusals import refuse, refusing, title_of
+from ringcore.adapter.served import Placed, Served, check_servers
 from ringcore.adapter.sparse import check_rows, start_allreduce_of_rows
 from ringcore.adapter.starts import first, share_of
 from ringcore.adapter.tuning import Tuner, tell_untuned
@@ -111,9 +112,11 @@ __all__ = [
     "Handle",
     "Node",
     "Offer",
+    "Placed",
     "Placement",
     "ProcessSet",
     "ReduceOp",
+    "Served",
     "Settings",
     "Statistics",
     "SumTree",
@@ -149,6 +152,7 @@ __all__ = [
     "check_op",
     "check_outer_steps",
     "check_rows",
+    "check_servers",
     "check_setting",
     "check_weights",
     "comparable",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ringcore.bootstrap.told_network import ToldNetwork
     from ringcore.environment.settings import Settings
     from ringcore.job.membership import Membership
+    from ringcore.job.process_sets import ProcessSet
 
 
 # So many unnamed operations of a kind may be under way at once. Then their names come again: the engine remembers as
@@ -75,6 +76,7 @@ class Context:
     hosts: list[int] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)
     server_hosts: list[int] = field(default_factory=list)  # as `host_of`, of the servers behind the ranks
+    server_sets: list[ProcessSet] = field(default_factory=list)  # all ranks and a server, once servers hold an optimizer
     told: ToldNetwork | None = None  # what lies between the hosts
     arriving: set[int] = field(default_factory=set)  # The places of those who were met, and are no members yet.
     is_newcomer: bool = False  # This process is no member yet, and counts as if it were the last.

@@ -1,0 +1,245 @@
+"""Optimizers whose state lies on servers, as a rank uses them: it pushes gradients, and pulls parameters.
+
+The parameters lie in rows, one behind the other, and each server has an even share of every row: push is a reduce of
+that share to the server, and pull a broadcast from it. What servers do is in `ringcore.job.updates`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ringcore._errors import InvalidArgument, MismatchError, RingcoreError
+from ringcore._native import Handle
+from ringcore.adapter import collectives
+from ringcore.adapter.buffer import as_buffer
+from ringcore.adapter.collectives import ReduceOp
+from ringcore.job.agreement import differences, gather_bytes
+from ringcore.job.process_sets import ProcessSet, add_process_set_of_members
+from ringcore.job.rules import Numbers
+from ringcore.job.state import context
+from ringcore.job.updates import DTYPES, REPLY, REQUEST, encode, flags_to_text, operation, set_number, share_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Placed:
+    """Where a parameter lies.
+
+    Attributes:
+        row: The index of the row.
+        begin: Where it begins there, in elements.
+        end: Where it ends.
+        group: Of the optimizer.
+    """
+
+    row: int
+    begin: int
+    end: int
+    group: int
+
+
+class Served:
+    """An optimizer that servers hold. All ranks of the job make it, and call its methods, in the same order.
+
+    Args:
+        rule: What steps the parameters: a name of `ringcore.job.rules.RULES`.
+        groups: The numbers that the rule takes, of each group.
+        dtype: Of all values: "float32" or "float64".
+        rows: How many elements each row has.
+        parameters: Where each of them lies.
+
+    Raises:
+        InvalidArgument: The job has no servers, is elastic, or the dtype is none of servers'.
+        MismatchError: Ranks ask for different things.
+    """
+
+    def __init__(
+        self, rule: str, groups: Sequence[Numbers], dtype: str, rows: Sequence[int], parameters: Sequence[Placed]
+    ) -> None:  # fmt: skip
+        check_servers()
+        if dtype not in DTYPES:
+            raise InvalidArgument(
+                f"servers step parameters of {' and '.join(DTYPES)}, not of {dtype}; let the ranks hold the optimizer"
+            )
+        self._name = context().next_name("served")
+        self._rows = list(rows)
+        self._rule = rule
+        self._parameters = len(parameters)
+        self._sets = _sets()
+        order = {
+            "do": "order", "optimizer": self._name, "rule": rule, "dtype": dtype, "groups": [dict(one) for one in groups],
+            "rows": self._rows, "parameters": [[one.row, one.begin, one.end, one.group] for one in parameters],
+        }  # fmt: skip
+        _check_alike(order, f"{self._name}.order")
+        self._replies(self._ask(order))
+
+    def send_weights(self, rows: Sequence[Any]) -> None:
+        """Let servers go on from rank 0's parameters."""
+        asked = self._ask({"do": "weights", "optimizer": self._name})
+        _wait(asked + self._give("weights", rows))
+
+    def push(self, gradients: Sequence[Any]) -> float:
+        """Sum up the gradients, before the step: the square of the norm of their average."""
+        asked = self._ask({"do": "push", "optimizer": self._name})
+        replies = self._replies(asked + self._start_push(gradients))
+        return float(sum(sum(reply["squares"]) for reply in replies))
+
+    def step(
+        self, rows: Sequence[Any], gradients: Sequence[Any] | None, groups: Sequence[Numbers], touched: Sequence[bool],
+        factor: float = 1.0,
+    ) -> None:  # fmt: skip
+        """Step the parameters by the average of the ranks' gradients.
+
+        Args:
+            rows: Where the parameters go.
+            gradients: This rank's; None where they were pushed before.
+            groups: The numbers that the rule takes, of each group.
+            touched: By parameter: whether it has a gradient. Those without one on any rank are not stepped.
+            factor: Multiplied into the average.
+
+        Raises:
+            MismatchError: Ranks ask for different things. On every rank, and nothing was stepped.
+        """
+        asked = self._ask({
+            "do": "step", "optimizer": self._name, "groups": [dict(one) for one in groups],
+            "touched": flags_to_text(touched), "pushed": gradients is None, "factor": factor,
+        })  # fmt: skip
+        pushes = [] if gradients is None else self._start_push(gradients)
+        _wait(asked + pushes + self._start_broadcast("pull", rows))
+
+    def state(self, rows: Mapping[str, Sequence[Any]]) -> tuple[list[int], list[str]]:
+        """What servers keep of the parameters.
+
+        Args:
+            rows: By the name of what is kept: where it goes. What servers do not keep is left as it is.
+
+        Returns:
+            The steps of each parameter, and the names of what is kept.
+        """
+        reply = self._replies(self._ask({"do": "state", "optimizer": self._name}))[0]
+        handles = []
+        for name in reply["slots"]:
+            handles += self._start_broadcast(f"state.{name}", rows[name])
+        _wait(handles)
+        return reply["counts"], reply["slots"]
+
+    def load(self, counts: Sequence[int], rows: Mapping[str, Sequence[Any]]) -> None:
+        """Let servers go on from such a state, which is rank 0's.
+
+        Args:
+            counts: The steps of each parameter.
+            rows: By the name of what is kept.
+        """
+        request = {"do": "load", "optimizer": self._name, "counts": list(counts), "slots": sorted(rows)}
+        self._replies(self._ask(request))
+        handles = []
+        for name in sorted(rows):
+            handles += self._give(f"load.{name}", rows[name])
+        _wait(handles)
+
+    def _start_push(self, gradients: Sequence[Any]) -> list[Handle]:
+        return [
+            collectives.reduce(
+                gradients[row][begin:end], None, process_set.ranks[-1], operation(self._name, "push", row),
+                op=ReduceOp.SUM, postscale_factor=1 / context().size, process_set=process_set,
+            )
+            for row, begin, end, process_set in self._shares()
+        ]  # fmt: skip
+
+    def _start_broadcast(self, what: str, rows: Sequence[Any]) -> list[Handle]:
+        handles = []
+        for row, begin, end, process_set in self._shares():
+            share = rows[row][begin:end]
+            name = operation(self._name, what, row)
+            handles.append(
+                collectives.broadcast(share, share, process_set.ranks[-1], name, process_set=process_set)
+            )
+        return handles
+
+    def _give(self, what: str, rows: Sequence[Any]) -> list[Handle]:
+        """Rank 0 sends each server its share."""
+        return [
+            collectives.gather(
+                rows[row][begin : end if context().rank == 0 else begin], process_set.ranks[-1],
+                operation(self._name, what, row), process_set=process_set,
+            )
+            for row, begin, end, process_set in self._shares()
+        ]  # fmt: skip
+
+    def _shares(self) -> list[tuple[int, int, int, ProcessSet]]:
+        """Rows first: what servers have in the same row travels at the same time."""
+        servers = len(self._sets)
+        return [
+            (row, *share_of(elements, server, servers), process_set)
+            for row, elements in enumerate(self._rows)
+            for server, process_set in enumerate(self._sets)
+        ]
+
+    def _ask(self, request: Mapping[str, Any]) -> list[Handle]:
+        """Tell each server what it is to take part in now."""
+        try:
+            source = as_buffer(bytearray(encode(request)))
+        except ValueError:
+            raise InvalidArgument(
+                f"an optimizer on servers takes finite numbers, and not all of these are: {request}"
+            ) from None
+        return [
+            collectives.gather(source, process_set.ranks[-1], REQUEST, process_set=process_set)
+            for process_set in self._sets
+        ]
+
+    def _replies(self, asked: Sequence[Handle]) -> list[dict[str, Any]]:
+        """What each server says, after what it was asked."""
+        nothing = as_buffer(bytearray())
+        handles = [collectives.allgather((nothing,), REPLY, process_set=process_set) for process_set in self._sets]
+        _wait([*asked, *handles])
+        return [json.loads(bytes(handle.result())) for handle in handles]
+
+
+def _wait(handles: Sequence[Handle]) -> None:
+    """For all of them, so that none is under way after an error."""
+    first: RingcoreError | None = None
+    for handle in handles:
+        try:
+            handle.wait()
+        except RingcoreError as error:
+            first = first or error
+    if first is not None:
+        raise first
+
+
+def check_servers() -> None:
+    """Refuse what needs servers, where there are none.
+
+    Raises:
+        InvalidArgument: There are none.
+    """
+    if context().servers == 0:
+        raise InvalidArgument("the job has no servers to hold the optimizer; start it with ringrun --servers N")
+
+
+def _sets() -> list[ProcessSet]:
+    """All ranks and a server, of each server."""
+    current = context()
+    for server in range(len(current.server_sets), current.servers):
+        members = [*range(current.size), current.size + server]
+        current.server_sets.append(add_process_set_of_members(members, set_number(server)))
+    return current.server_sets
+
+
+def _check_alike(order: Mapping[str, Any], name: str) -> None:
+    """Before any server hears of it.
+
+    Raises:
+        MismatchError: Ranks order different optimizers.
+    """
+    told = {key: str(value) for key, value in order.items() if key not in ("do", "optimizer")}
+    given = [json.loads(part) for part in gather_bytes(json.dumps(told).encode(), name)]
+    if any(one != given[0] for one in given):
+        listed = "; ".join(differences(dict(enumerate(given))))
+        raise MismatchError(
+            f"ranks want servers to hold different optimizers: {listed}. Remedy: build the same model and optimizer on "
+            "all ranks"
+        )
