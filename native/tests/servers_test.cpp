@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -225,6 +226,99 @@ TEST_CASE("a server proves what it is offered, and nobody but the first rank off
     CHECK(std::string(mad.job.engine(to).failure()->what()).find("offers a plan, as only the first rank does") !=
           std::string::npos);
   }
+}
+
+namespace {
+
+constexpr engine::ProcessSetId kWithServer = 5;
+
+// The ranks and the first server add a set of their own, each when it likes.
+std::vector<engine::ProcessSetId> add_with_server(Served& served) {
+  std::vector<Rank> members(static_cast<std::size_t>(served.ranks) + 1);
+  std::iota(members.begin(), members.end(), 0);
+  std::vector<engine::ProcessSetId> ids;
+  for (const Rank member : members) ids.push_back(served.job.engine(member).add_process_set(members, kWithServer));
+  return ids;
+}
+
+std::shared_ptr<Operation> in_set(engine::ProcessSetId set, std::vector<float>& data) {
+  auto operation = SimJob::allreduce("inside", data);
+  operation->process_set = set;
+  return operation;
+}
+
+}  // namespace
+
+TEST_CASE("a server is a member of process sets that their members alone add, and gives what it has there") {
+  Served served(2, 2);
+  const auto ids = add_with_server(served);
+  CHECK(served.job.engine(2).size(ids[2]) == 3);
+  CHECK(served.job.engine(2).rank(ids[2]) == 2);
+  std::vector<std::vector<float>> data(3, std::vector<float>(3000, 2.0F));
+  auto watch = std::make_shared<Operation>();
+  watch->descriptor.name = "inside";
+  watch->process_set = ids[2];
+  watch->watched_members = 1;
+  served.job.submit(2, watch);
+  CHECK(!served.job.run_until([&] { return watch->done(); }));
+  std::vector<std::shared_ptr<Operation>> operations;
+  for (const Rank rank : {0, 1}) {
+    const auto at = static_cast<std::size_t>(rank);
+    operations.push_back(in_set(ids[at], data[at]));
+    served.job.submit(rank, operations.back());
+  }
+  REQUIRE(served.job.run_until([&] { return watch->done(); }));
+  CHECK(watch->error == nullptr);
+  operations.push_back(in_set(ids[2], data[2]));
+  served.job.submit(2, operations.back());
+  for (const Rank rank : {0, 1, 2}) {
+    served.job.engine(rank).wanted(*operations[static_cast<std::size_t>(rank)], true);
+  }
+  REQUIRE(served.is_done(operations));
+  for (const auto& result : data) CHECK(result == std::vector<float>(3000, 6.0F));
+  REQUIRE(sums_are_right(served));  // and the world has its own
+}
+
+TEST_CASE("a server that is lost fails what it was a member of, and is named") {
+  Served served(2, 2);
+  const auto ids = add_with_server(served);
+  std::vector<std::vector<float>> data(2, std::vector<float>(3000, 2.0F));
+  std::vector<std::shared_ptr<Operation>> operations;
+  for (const Rank rank : {0, 1}) {
+    const auto at = static_cast<std::size_t>(rank);
+    operations.push_back(in_set(ids[at], data[at]));
+    served.job.submit(rank, operations.back());
+  }
+  served.job.network().kill(2);
+  REQUIRE(served.is_done(operations));
+  for (const auto& operation : operations) {
+    REQUIRE(operation->error != nullptr);
+    CHECK(operation->error->kind() == ErrorKind::kPeerLost);
+    CHECK(std::string(operation->error->what()).find("rank 2 (server 0) ") == 0);
+  }
+}
+
+TEST_CASE("a server learns that a rank has left what it is a member of, and serves the others' end") {
+  Served served(2, 1);
+  const auto ids = add_with_server(served);
+  auto watch = std::make_shared<Operation>();
+  watch->descriptor.name = "inside";
+  watch->process_set = ids[2];
+  watch->watched_members = 1;
+  served.job.submit(2, watch);
+  for (const Rank rank : {0, 1}) served.job.engine(rank).leave("");
+  REQUIRE(served.job.run_until([&] { return watch->done() && served.job.engine(2).has_served(); }));
+  REQUIRE(watch->error != nullptr);
+  CHECK(served.job.engine(2).failure() == nullptr);
+}
+
+TEST_CASE("servers are no members of process sets that all ranks count") {
+  Served served(2, 1);
+  for (const Rank node : {0, 2}) {
+    CHECK_THROWS_WITH_AS(served.job.engine(node).add_process_set({0, 2}),
+                         doctest::Contains("servers do not count the process sets that all ranks add"), Error);
+  }
+  CHECK_THROWS_AS(served.job.engine(2).add_process_set({0, 1}), Error);
 }
 
 TEST_CASE("servers have served when all ranks have left") {

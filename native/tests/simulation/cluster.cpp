@@ -62,9 +62,9 @@ Cluster::Cluster(const Workload& workload, std::vector<Fault> faults, Draw& draw
   if (draw.one_in(2)) connect_along_tree();
   for (const Phase& phase : workload.phases) {
     std::vector<std::size_t>& counts = own_counts_.emplace_back();
-    for (Rank rank = 0; rank < workload.ranks; ++rank) {
+    for (Rank rank = 0; rank < nodes(); ++rank) {
       const std::size_t all = phase.requests.size();
-      counts.push_back(phase.joins ? static_cast<std::size_t>(draw.below(static_cast<int>(all) + 1)) : all);
+      counts.push_back(phase.joins && rank < workload.ranks ? static_cast<std::size_t>(draw.below(static_cast<int>(all) + 1)) : all);
     }
   }
   states_.resize(static_cast<std::size_t>(nodes()));
@@ -72,7 +72,7 @@ Cluster::Cluster(const Workload& workload, std::vector<Fault> faults, Draw& draw
     RankState& state = states_[static_cast<std::size_t>(rank)];
     state.rank = rank;
     make_engine(state);
-    if (rank < workload.ranks) write_script(state);
+    write_script(state);
   }
 }
 
@@ -158,17 +158,24 @@ std::vector<int> Cluster::contributors(std::size_t phase, std::size_t request) c
 
 void Cluster::write_script(RankState& state) {
   for (std::size_t phase = 0; phase < workload_.phases.size(); ++phase) write_phase(state, phase);
-  state.script.push_back({Action::Kind::kLeave});
+  if (!is_server(state)) state.script.push_back({Action::Kind::kLeave});
 }
 
 void Cluster::write_phase(RankState& state, std::size_t index) {
   const Phase& phase = workload_.phases[index];
-  if (phase.offer) {
+  if (phase.offer && !is_server(state)) {
     for (const auto kind : {Action::Kind::kMeet, Action::Kind::kOffer, Action::Kind::kMeet}) {
       state.script.push_back({kind, index});
     }
   }
-  for (const std::size_t set : phase.added) state.script.push_back({Action::Kind::kAddSet, set});
+  // Whoever is no member counts the sets that all add, but for servers.
+  const auto knows = [&](std::size_t set) {
+    const bool counts = !is_agreed(workload_, set) && !is_server(state);
+    return counts || std::ranges::find(workload_.sets[set], state.rank) != workload_.sets[set].end();
+  };
+  for (const std::size_t set : phase.added) {
+    if (knows(set)) state.script.push_back({Action::Kind::kAddSet, set});
+  }
   std::vector<std::size_t> own;
   for (std::size_t i = 0; i < own_counts_[index][static_cast<std::size_t>(state.rank)]; ++i) {
     const Request& request = phase.requests[i];
@@ -193,14 +200,17 @@ void Cluster::write_phase(RankState& state, std::size_t index) {
     state.script.push_back({phase.blocking ? Action::Kind::kRun : Action::Kind::kSubmit, task});
   }
   // A rank may join before it waits for what it has submitted.
-  const bool joins_early = phase.joins && draw_.one_in(2);
+  const bool joins = phase.joins && !is_server(state);
+  const bool joins_early = joins && draw_.one_in(2);
   if (joins_early) state.script.push_back({Action::Kind::kJoin});
   if (!phase.blocking) {
     std::shuffle(own.begin(), own.end(), draw_.generator());
     for (const std::size_t task : own) state.script.push_back({Action::Kind::kWait, task});
   }
-  if (phase.joins && !joins_early) state.script.push_back({Action::Kind::kJoin});
-  for (const std::size_t set : phase.removed) state.script.push_back({Action::Kind::kRemoveSet, set});
+  if (joins && !joins_early) state.script.push_back({Action::Kind::kJoin});
+  for (const std::size_t set : phase.removed) {
+    if (knows(set)) state.script.push_back({Action::Kind::kRemoveSet, set});
+  }
 }
 
 // Some of those that all members submit: what is said of another use of the name would be counted as well.
@@ -450,6 +460,12 @@ void Cluster::offer(RankState& state, const OfferedBefore& offered) {
   if (state.rank == 0) state.engine->offer(plan::to_bytes(offer));
 }
 
+void Cluster::add_set(RankState& state, std::size_t set) {
+  std::optional<engine::ProcessSetId> agreed;
+  if (is_agreed(workload_, set)) agreed = static_cast<engine::ProcessSetId>(set);
+  state.sets[set] = state.engine->add_process_set(workload_.sets[set], agreed);
+}
+
 void Cluster::act(RankState& state, const Action& action) {
   switch (action.kind) {
     case Action::Kind::kSubmit: return submit(state, state.tasks[action.index]);
@@ -494,8 +510,7 @@ void Cluster::act(RankState& state, const Action& action) {
     case Action::Kind::kMeet: return meet(state);
     case Action::Kind::kOffer: return offer(state, *workload_.phases[action.index].offer);
     case Action::Kind::kAddSet:
-      state.sets[action.index] = state.engine->add_process_set(workload_.sets[action.index]);
-      return;
+      return add_set(state, action.index);
     case Action::Kind::kRemoveSet:
       if (state.engine->failure() == nullptr) state.engine->remove_process_set(state.sets[action.index]);
       return;
@@ -527,7 +542,7 @@ bool Cluster::advance(RankState& state) {
 
 bool Cluster::finished(const RankState& state) const {
   if (state.gone) return true;
-  const bool serves = state.rank >= workload_.ranks && !state.left && state.engine->failure() == nullptr;
+  const bool serves = is_server(state) && !state.left && state.engine->failure() == nullptr;
   if (serves || state.next != state.script.size() || state.waiting != nullptr) return false;
   // An encrypted lane on which nothing comes never agrees on its keys: as in runtime.cpp, nobody waits for that for ever.
   const bool waited = state.ended_at && network_->clock().now() - *state.ended_at > kFarewellLimit;
@@ -563,14 +578,15 @@ void Cluster::drive() {
 // As whoever waits does: goes on while anything moves, and then sleeps, unless something has come before the links were armed.
 void Cluster::drive(RankState& state) {
   state.asleep = false;
-  const bool serves = state.rank >= workload_.ranks && !state.left;
-  if (serves && state.engine->has_served()) act(state, {Action::Kind::kLeave});
+  const bool has_done = state.next == state.script.size() && state.waiting == nullptr;
+  const bool serves = is_server(state) && !state.left;
+  if (serves && has_done && state.engine->has_served()) act(state, {Action::Kind::kLeave});
   state.engine->links_changed();
   do {
     while (network_->runs(state.rank) && (state.engine->progress() || advance(state))) look_at_watches(state);
   } while (network_->runs(state.rank) && (workload_.sleeps ? arm(state) : network_->arm(state.rank)));
   look_at_watches(state);
-  const bool at_its_end = state.left || state.rank >= workload_.ranks;
+  const bool at_its_end = state.left || is_server(state);
   if (!state.ended_at && at_its_end && state.engine->failure() != nullptr) state.ended_at = network_->clock().now();
   state.asleep = workload_.sleeps;
   const bool ends = state.leaves_early && state.engine->farewell_seen();

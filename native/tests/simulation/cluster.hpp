@@ -112,6 +112,7 @@ class Cluster {
   };
 
   int nodes() const { return nodes_of(workload_); }
+  bool is_server(const RankState& state) const { return state.rank >= workload_.ranks; }
   void connect_along_tree();
   void make_engine(RankState& state);
   std::vector<std::unique_ptr<engine::Carrier>> make_carriers(RankState& state, const engine::CarrierConfig& config);
@@ -132,6 +133,7 @@ class Cluster {
   void watch(RankState& state, Task& task);
   void look_at_watches(RankState& state);
   bool advance(RankState& state);
+  void add_set(RankState& state, std::size_t set);
   void act(RankState& state, const Action& action);
   void inject_due(int events);
   void drive();

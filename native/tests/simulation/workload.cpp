@@ -320,6 +320,16 @@ void draw_phase(Draw& draw, Workload& workload, std::vector<std::size_t>& presen
   phase.removed = removed;
 }
 
+// A server may be a member of any set but the world.
+void add_servers(Draw& draw, Workload& workload) {
+  constexpr std::size_t kMostMembers = 6;  // see value_of
+  for (std::size_t set = 1; set < workload.sets.size(); ++set) {
+    if (draw.one_in(3) || workload.sets[set].size() >= kMostMembers) continue;
+    workload.sets[set].push_back(workload.ranks + draw.below(workload.servers));
+    workload.with_server.push_back(set);
+  }
+}
+
 Workload draw_ranks_and_phases(Draw& draw) {
   Workload workload;
   workload.ranks = 2 + draw.below(draw.one_in(3) ? 5 : 3);
@@ -376,6 +386,10 @@ Workload draw_workload(Draw& draw) {
   // Whatever else a seed decides stays as it is without plans from outside.
   std::mt19937_64 generator = draw.generator();
   Draw offers(generator());
+  if (workload.servers > 0) {
+    Draw joined(generator());
+    add_servers(joined, workload);
+  }
   if (workload.servers == 0 || offers.one_in(3)) return workload;
   for (Phase& phase : workload.phases) {
     if (offers.one_in(2)) phase.offer = {offers.below(workload.servers + 1), offers.one_in(2)};

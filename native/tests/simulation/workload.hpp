@@ -1,6 +1,7 @@
 // What the ranks of a simulated job are to do, drawn from one seed, and what must come out of it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <random>
@@ -112,11 +113,17 @@ struct Workload {
   std::size_t eager_bytes = 256;
   int direct_members = 16;
   std::vector<std::vector<Rank>> sets;  // members in ascending order; the first one is the world
+  // Of these a server is a member. Nobody else adds them, under the number that is their index.
+  std::vector<std::size_t> with_server;
   std::vector<Phase> phases;
 };
 
 Workload draw_workload(Draw& draw);
 inline int nodes_of(const Workload& workload) { return workload.ranks + workload.servers; }
+// Whether a process set is the business of its members alone.
+inline bool is_agreed(const Workload& workload, std::size_t set) {
+  return std::ranges::find(workload.with_server, set) != workload.with_server.end();
+}
 
 // How many rows a member puts into a tensor, and how many of them go to another member in an alltoall.
 std::uint64_t rows_of(const Request& request, std::size_t tensor, int member, int members);

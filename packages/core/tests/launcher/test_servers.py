@@ -118,6 +118,88 @@ def test_a_lost_server_fails_all_ranks_and_is_named(ringrun: Ringrun, script: Sc
     assert "ringrun: server 0 (rank 2) on localhost was killed by SIGKILL" in done.stderr
 
 
+# What frameworks do, with arrays of numpy.
+SERVED = """
+import numpy as np, ringcore as ring
+from ringcore.adapter import Placed, Served
+ring.init()
+numbers = dict(lr=0.5, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False, maximize=False)
+served = Served("sgd", [numbers], "float32", [1000, 1], [Placed(0, 0, 1000, 0), Placed(1, 0, 1, 0)], {staleness})
+rows = [np.ones(1000, np.float32), np.ones(1, np.float32)]
+served.send_weights(rows)
+gradients = [np.full(row.shape, 1 + rank, np.float32) for row in rows]
+def step():
+    if {staleness} is None: served.step(rows, gradients, [numbers], [True, True])
+    else: served.step_alone(rows, gradients, [numbers], [True, True])
+"""
+
+
+@pytest.mark.parametrize(
+    ("ranks", "servers", "transport"), [(2, 1, "shm"), (4, 3, "shm"), (3, 2, "tcp"), (1, 1, "tcp")]
+)
+def test_servers_hold_optimizers_of_several_lives(
+    ringrun: Ringrun, script: Script, ranks: int, servers: int, transport: str
+) -> None:
+    name = script(
+        "import ringcore as ring\nfor life in range(2):\n"
+        + textwrap.indent(SERVED.format(staleness=None), "    ")
+        + textwrap.indent(
+            textwrap.dedent("""
+            average = np.float32((1 + ring.size()) / 2)
+            for count in range(1, 4):
+                step()
+                assert all((row == 1 - 0.5 * count * average).all() for row in rows), rows
+                assert (ring.allreduce(np.full(9, rank, np.float32), name="beside") == average - 1).all()
+            ring.shutdown()
+            """),
+            "    ",
+        )
+    )
+    done = ringrun("-np", str(ranks), "--servers", str(servers), "--transport", transport, name)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("staleness", [None, 1])
+def test_a_server_that_is_lost_with_its_optimizer_fails_all_ranks(
+    ringrun: Ringrun, script: Script, staleness: int | None
+) -> None:
+    name = script(
+        SERVERS
+        + SERVED.format(staleness=staleness)
+        + textwrap.dedent("""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # ringrun knows what has happened at once
+        step()
+        if rank == 0: os.kill(servers()[0], signal.SIGKILL)
+        try:
+            while True: step()
+        except ring.PeerLostError as error:
+            print(error, flush=True)
+            sys.exit(3)  # os._exit might leave the launcher without word of which rank was lost
+        """)
+    )
+    done = ringrun("-np", "2", "--servers", "1", "--shutdown-timeout", "60", name)
+    assert done.returncode == 137
+    assert len(re.findall(r"rank 2 \(server 0\) .*, as seen by rank", done.stdout)) == 2, done.stdout
+
+
+def test_a_rank_that_does_not_step_is_named(ringrun: Ringrun, script: Script) -> None:
+    name = script(
+        SERVED.format(staleness=None)
+        + textwrap.dedent("""
+        step()
+        if rank == 0:
+            try: step()
+            except ring.TimeoutError as error: print(error)
+            open("told", "w").close()
+        while not os.path.exists("told"): time.sleep(0.01)
+        """)
+    )
+    ringrun.environ["RINGCORE_TIMEOUT_S"] = "2"
+    done = ringrun("-np", "2", "--servers", "1", name)
+    assert "servers.request" in done.stdout
+    assert "rank 1" in done.stdout
+
+
 def test_elastic_jobs_have_no_servers() -> None:
     for words in (["--min-np", "1"], ["--nnodes", "2", "--master-addr", "x"]):
         with pytest.raises(_options.UsageError, match="--servers are for a job of one ringrun whose ranks stay"):

@@ -120,7 +120,8 @@ class _ServerOptimizer(torch.optim.Optimizer):
 
     _served: Served
     _rows: _Rows
-    _unchanged: Unchanged
+    _unchanged: Unchanged | None
+    _staleness: int | None
     _named: list[tuple[str, torch.Tensor]]
     _prefix: str
     _kind: type[torch.optim.Optimizer]
@@ -140,9 +141,7 @@ class _ServerOptimizer(torch.optim.Optimizer):
         """
         if closure is not None:
             raise InvalidArgument("ServerOptimizer.step takes no closure; call backward() before step()")
-        self._unchanged.check()
-        self._rows.check()
-        self._keep_up()
+        self._check()
         gradients = None
         if self._factor is None:
             self._rows.collect()
@@ -150,22 +149,42 @@ class _ServerOptimizer(torch.optim.Optimizer):
         factor = 1.0 if self._factor is None else self._factor
         self._begin_anew()
         touched = [parameter.grad is not None for _, parameter in self._named]
-        self._served.step(self._rows.values, gradients, self._numbers(), touched, factor)
+        if self._staleness is None:
+            self._served.step(self._rows.values, gradients, self._numbers(), touched, factor)
+        else:
+            self._served.step_alone(self._rows.values, self._rows.gradients, self._numbers(), touched)
         self._take_note()
         return None
+
+    def synchronize(self) -> None:
+        """With a `staleness`: wait until all ranks have called this, and take the weights, the same on all ranks.
+
+        Before weights are evaluated or written, and behind the last step.
+        """
+        if self._staleness is not None:
+            self._keep_up()
+            self._served.meet(self._rows.values)
+            self._take_note()
+
+    def _check(self) -> None:
+        if self._unchanged is not None:
+            self._unchanged.check()
+        self._rows.check()
+        self._keep_up()
 
     def clip_grad_norm(self, max_norm: float) -> torch.Tensor:
         """Scale the averaged gradients so that their norm, over all parameters, is at most this.
 
         In place of `torch.nn.utils.clip_grad_norm_`, which would see this rank's own gradients. The averages are on the
-        servers, which step by them at the next `step`.
+        servers, which step by them at the next `step`. With a `staleness` gradients are not averaged, and this is
+        `torch.nn.utils.clip_grad_norm_`.
 
         Returns:
             The norm before.
         """
-        self._unchanged.check()
-        self._rows.check()
-        self._keep_up()
+        if self._staleness is not None:
+            return torch.nn.utils.clip_grad_norm_([parameter for _, parameter in self._named], max_norm)
+        self._check()
         self._rows.collect()
         norm = self._served.push(self._rows.gradients) ** 0.5
         self._factor = min(1.0, max_norm / (norm + 1e-6))
@@ -200,7 +219,8 @@ class _ServerOptimizer(torch.optim.Optimizer):
 
     def _begin_anew(self) -> None:
         self._factor = None
-        self._unchanged.begin_anew()
+        if self._unchanged is not None:
+            self._unchanged.begin_anew()
 
     def _numbers(self) -> list[dict[str, float | bool]]:
         numbers_of = _RULES[self._kind][1]
@@ -218,7 +238,7 @@ class _ServerOptimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """What it would be without servers, on every rank; all ranks call it, as it is gathered from the servers."""
-        rows = defaultdict(self._rows.new)
+        rows: defaultdict[str, list[torch.Tensor]] = defaultdict(self._rows.new)
         counts, names = self._served.state(rows)
         views = {name: self._rows.views(rows[name]) for name in names}
         self.state = defaultdict(dict)
@@ -279,31 +299,37 @@ def ServerOptimizer(  # noqa: N802 - the field's name for it
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
     *,
+    staleness: int | None = None,
     check_weights: bool = True,
     broadcast: bool = False,
 ) -> Any:
     """Wrap an optimizer: the servers of the job hold it, each for an even share of every parameter.
 
     Ranks push their gradients, servers sum them up and step, and ranks pull the parameters: the memory of the
-    optimizer's state, and the work of its steps, leave the ranks. Servers know the rules by their names and take numbers
-    alone: rates that schedulers set go along with each step. The parameters become views into pieces of memory. The
-    result is of the optimizer's own class and shares its `param_groups`, so that schedulers go on working.
+    optimizer's state, and the work of its steps, leave the ranks. Servers know the rules by their names and take
+    numbers alone: rates that schedulers set go along with each step. The parameters become views into pieces of memory.
+    The result is of the optimizer's own class and shares its `param_groups`, so that schedulers go on working.
 
     Args:
         optimizer: `torch.optim.SGD`, `Adam`, `AdamW` or `Adagrad`, and none of their subclasses; before its first step.
             Its parameters are of float32 or float64, all alike, in the host's memory.
         named_parameters: `model.named_parameters()`; names make errors readable.
+        staleness: A number: ranks do not wait for each other's gradients. A server steps by each as it comes, without
+            averaging it with others, and the rank goes on with the parameters that there are then; but no rank is more
+            than so many steps ahead of the slowest. Weights differ until all ranks have called `synchronize`.
         check_weights: Before the first step, compare the parameters of all ranks.
         broadcast: Give all ranks the parameters of rank 0 now.
 
     Raises:
         InvalidArgument: The job has no servers, an optimizer that servers do not know, that has stepped, or is wrapped;
-            parameters of other dtypes, or on a GPU.
+            parameters of other dtypes, or on a GPU; a `staleness` that is none.
         MismatchError: Ranks wrap different optimizers. On every rank.
     """
     if isinstance(optimizer, _ServerOptimizer) or hasattr(optimizer, "_ring") or hasattr(optimizer, "_pieces"):
         raise InvalidArgument("the optimizer is wrapped already; wrap it once")
     adapter.check_servers()
+    if staleness is not None and (type(staleness) is not int or staleness < 0):
+        raise InvalidArgument(f"staleness is a whole number of steps, from 0, or None, not {staleness!r}")
     kind = type(optimizer)
     known = ", ".join(sorted(each.__name__ for each in _RULES))
     if kind not in _RULES:
@@ -327,13 +353,15 @@ def ServerOptimizer(  # noqa: N802 - the field's name for it
     rule, numbers_of = _RULES[kind]
     served = Served(
         rule, [numbers_of(group) for group in optimizer.param_groups], _dtype_of(parameters[0]),
-        [row.numel() for row in rows.values], rows.placed,
+        [row.numel() for row in rows.values], rows.placed, staleness,
     )  # fmt: skip
     wrapped = with_methods(optimizer, _ServerOptimizer)
     wrapped.state = defaultdict(dict)
     optimizer.state.clear()
     wrapped._named, wrapped._kind, wrapped._rows = everything, kind, rows
-    wrapped._unchanged = Unchanged(everything, _CLIP)
+    wrapped._staleness = staleness
+    # Where gradients are not averaged, each rank may clip its own.
+    wrapped._unchanged = Unchanged(everything, _CLIP) if staleness is None else None
     wrapped._prefix = adapter.name_or_next(None, "served", None)
     wrapped._unchecked = check_weights and global_process_set.size() > 1
     wrapped._sends, wrapped._factor, wrapped._taken = True, None, []

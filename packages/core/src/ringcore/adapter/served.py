@@ -20,7 +20,17 @@ from ringcore.job.agreement import differences, gather_bytes
 from ringcore.job.process_sets import ProcessSet, add_process_set_of_members
 from ringcore.job.rules import Numbers
 from ringcore.job.state import context
-from ringcore.job.updates import DTYPES, REPLY, REQUEST, encode, flags_to_text, operation, set_number, share_of
+from ringcore.job.updates import (
+    DTYPES,
+    REPLY,
+    REQUEST,
+    encode,
+    flags_to_text,
+    operation,
+    pair_number,
+    set_number,
+    share_of,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,14 +59,17 @@ class Served:
         dtype: Of all values: "float32" or "float64".
         rows: How many elements each row has.
         parameters: Where each of them lies.
+        staleness: Ranks step for themselves, with `step_alone`, and are so many steps ahead of the slowest at most.
+            None: they step together, with `step`.
 
     Raises:
-        InvalidArgument: The job has no servers, is elastic, or the dtype is none of servers'.
+        InvalidArgument: The job has no servers, or the dtype is none of servers'.
         MismatchError: Ranks ask for different things.
     """
 
     def __init__(
-        self, rule: str, groups: Sequence[Numbers], dtype: str, rows: Sequence[int], parameters: Sequence[Placed]
+        self, rule: str, groups: Sequence[Numbers], dtype: str, rows: Sequence[int], parameters: Sequence[Placed],
+        staleness: int | None = None,
     ) -> None:  # fmt: skip
         check_servers()
         if dtype not in DTYPES:
@@ -65,15 +78,15 @@ class Served:
             )
         self._name = context().next_name("served")
         self._rows = list(rows)
-        self._rule = rule
-        self._parameters = len(parameters)
         self._sets = _sets()
         order = {
-            "do": "order", "optimizer": self._name, "rule": rule, "dtype": dtype, "groups": [dict(one) for one in groups],
-            "rows": self._rows, "parameters": [[one.row, one.begin, one.end, one.group] for one in parameters],
+            "do": "order", "optimizer": self._name, "rule": rule, "dtype": dtype, "staleness": staleness,
+            "groups": [dict(numbers) for numbers in groups], "rows": self._rows,
+            "parameters": [[one.row, one.begin, one.end, one.group] for one in parameters],
         }  # fmt: skip
         _check_alike(order, f"{self._name}.order")
         self._replies(self._ask(order))
+        self._alone = [] if staleness is None else _pairs()
 
     def send_weights(self, rows: Sequence[Any]) -> None:
         """Let servers go on from rank 0's parameters."""
@@ -109,6 +122,31 @@ class Served:
         pushes = [] if gradients is None else self._start_push(gradients)
         _wait(asked + pushes + self._start_broadcast("pull", rows))
 
+    def step_alone(
+        self, rows: Sequence[Any], gradients: Sequence[Any], groups: Sequence[Numbers], touched: Sequence[bool]
+    ) -> None:  # fmt: skip
+        """Step the parameters by this rank's gradient, and take what there is; waits for ranks too far behind.
+
+        Args:
+            rows: Where the parameters go.
+            gradients: This rank's.
+            groups: The numbers that the rule takes, of each group.
+            touched: By parameter: whether it has a gradient.
+        """
+        request = {
+            "do": "step", "optimizer": self._name, "groups": [dict(one) for one in groups],
+            "touched": flags_to_text(touched), "pushed": False, "factor": 1.0,
+        }  # fmt: skip
+        asked = self._ask(request, self._alone)
+        pushes = self._start_push(gradients, self._alone)
+        _wait(asked + pushes + self._start_broadcast("pull", rows, self._alone))
+
+    def meet(self, rows: Sequence[Any]) -> None:
+        """Wait until all ranks have called this, and take the parameters: the same on all ranks."""
+        _wait(self._ask({"do": "rest", "optimizer": self._name}, self._alone))
+        asked = self._ask({"do": "meet", "optimizer": self._name})
+        _wait(asked + self._start_broadcast("pull", rows))
+
     def state(self, rows: Mapping[str, Sequence[Any]]) -> tuple[list[int], list[str]]:
         """What servers keep of the parameters.
 
@@ -139,23 +177,26 @@ class Served:
             handles += self._give(f"load.{name}", rows[name])
         _wait(handles)
 
-    def _start_push(self, gradients: Sequence[Any]) -> list[Handle]:
-        return [
-            collectives.reduce(
-                gradients[row][begin:end], None, process_set.ranks[-1], operation(self._name, "push", row),
-                op=ReduceOp.SUM, postscale_factor=1 / context().size, process_set=process_set,
-            )
-            for row, begin, end, process_set in self._shares()
-        ]  # fmt: skip
-
-    def _start_broadcast(self, what: str, rows: Sequence[Any]) -> list[Handle]:
+    def _start_push(self, gradients: Sequence[Any], sets: Sequence[ProcessSet] | None = None) -> list[Handle]:
         handles = []
-        for row, begin, end, process_set in self._shares():
+        for row, begin, end, process_set in self._shares(sets):
+            name, gradient = operation(self._name, "push", row), gradients[row][begin:end]
+            scale = 1 / (process_set.size() - 1)
+            push = collectives.reduce(
+                gradient, None, process_set.ranks[-1], name, op=ReduceOp.SUM, postscale_factor=scale,
+                process_set=process_set,
+            )  # fmt: skip
+            handles.append(push)
+        return handles
+
+    def _start_broadcast(
+        self, what: str, rows: Sequence[Any], sets: Sequence[ProcessSet] | None = None
+    ) -> list[Handle]:  # fmt: skip
+        handles = []
+        for row, begin, end, process_set in self._shares(sets):
             share = rows[row][begin:end]
             name = operation(self._name, what, row)
-            handles.append(
-                collectives.broadcast(share, share, process_set.ranks[-1], name, process_set=process_set)
-            )
+            handles.append(collectives.broadcast(share, share, process_set.ranks[-1], name, process_set=process_set))
         return handles
 
     def _give(self, what: str, rows: Sequence[Any]) -> list[Handle]:
@@ -168,16 +209,16 @@ class Served:
             for row, begin, end, process_set in self._shares()
         ]  # fmt: skip
 
-    def _shares(self) -> list[tuple[int, int, int, ProcessSet]]:
+    def _shares(self, sets: Sequence[ProcessSet] | None = None) -> list[tuple[int, int, int, ProcessSet]]:
         """Rows first: what servers have in the same row travels at the same time."""
-        servers = len(self._sets)
+        servers = self._sets if sets is None else sets
         return [
-            (row, *share_of(elements, server, servers), process_set)
+            (row, *share_of(elements, server, len(servers)), process_set)
             for row, elements in enumerate(self._rows)
-            for server, process_set in enumerate(self._sets)
+            for server, process_set in enumerate(servers)
         ]
 
-    def _ask(self, request: Mapping[str, Any]) -> list[Handle]:
+    def _ask(self, request: Mapping[str, Any], sets: Sequence[ProcessSet] | None = None) -> list[Handle]:
         """Tell each server what it is to take part in now."""
         try:
             source = as_buffer(bytearray(encode(request)))
@@ -187,7 +228,7 @@ class Served:
             ) from None
         return [
             collectives.gather(source, process_set.ranks[-1], REQUEST, process_set=process_set)
-            for process_set in self._sets
+            for process_set in (self._sets if sets is None else sets)
         ]
 
     def _replies(self, asked: Sequence[Handle]) -> list[dict[str, Any]]:
@@ -227,6 +268,15 @@ def _sets() -> list[ProcessSet]:
         members = [*range(current.size), current.size + server]
         current.server_sets.append(add_process_set_of_members(members, set_number(server)))
     return current.server_sets
+
+
+def _pairs() -> list[ProcessSet]:
+    """This rank and a server, of each server."""
+    current = context()
+    for server in range(len(current.server_pairs), current.servers):
+        number = pair_number(current.rank, server, current.servers)
+        current.server_pairs.append(add_process_set_of_members([current.rank, current.size + server], number))
+    return current.server_pairs
 
 
 def _check_alike(order: Mapping[str, Any], name: str) -> None:

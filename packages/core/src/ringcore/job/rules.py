@@ -58,7 +58,9 @@ class Rule:
         for name, value in numbers.items():
             fits = type(value) is bool if name in self.flags else type(value) in (int, float) and math.isfinite(value)
             if not fits:
-                raise InvalidArgument(f"{name} is {value!r}, and is to be {'a flag' if name in self.flags else 'finite'}")
+                raise InvalidArgument(
+                    f"{name} is {value!r}, and is to be {'a flag' if name in self.flags else 'finite'}"
+                )
         return numbers
 
 

@@ -1,4 +1,4 @@
-"""The program of a server: it adds up what ranks send it, and steps the optimizers that they order, until they have left.
+"""The program of a server: it adds up what ranks send it, and steps optimizers that they order, until they have left.
 
 It runs none of the user's code. Ranks that leave, or fail, may come again: whoever has started them ends it.
 """

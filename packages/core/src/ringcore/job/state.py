@@ -76,7 +76,9 @@ class Context:
     hosts: list[int] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)
     server_hosts: list[int] = field(default_factory=list)  # as `host_of`, of the servers behind the ranks
-    server_sets: list[ProcessSet] = field(default_factory=list)  # all ranks and a server, once servers hold an optimizer
+    # Once servers hold an optimizer, by server: all ranks and it; where ranks step for themselves, this rank and it.
+    server_sets: list[ProcessSet] = field(default_factory=list)
+    server_pairs: list[ProcessSet] = field(default_factory=list)
     told: ToldNetwork | None = None  # what lies between the hosts
     arriving: set[int] = field(default_factory=set)  # The places of those who were met, and are no members yet.
     is_newcomer: bool = False  # This process is no member yet, and counts as if it were the last.

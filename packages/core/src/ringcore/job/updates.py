@@ -1,8 +1,9 @@
 """Servers that hold an optimizer: each steps its share of the parameters by the sum of the ranks' gradients.
 
 A server is a member of one process set more than the world, of the ranks and itself, and answers what the ranks ask for
-there. A request is JSON; what it is about travels in collectives of its own, in which the server is the root: gradients
-are reduced to it, and parameters broadcast from it. Nothing that comes from a rank is run.
+there. Where they do not wait for each other, it has a set with each of them besides, and a thread for it. A request is
+JSON; what it is about travels in collectives of its own, in which the server is the root: gradients are reduced to it,
+and parameters broadcast from it. Nothing that comes from a rank is run.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ringcore import _native
@@ -38,6 +40,11 @@ _MOST_ROWS = 1 << 20
 def set_number(server: int) -> int:
     """Of the process set of all ranks and a server: from the last one down, as others are counted up."""
     return _native.MOST_AGREED_SETS - server
+
+
+def pair_number(rank: int, server: int, servers: int) -> int:
+    """Of the process set of a rank and a server: below those of all ranks."""
+    return _native.MOST_AGREED_SETS - servers - rank * servers - server
 
 
 def share_of(elements: int, server: int, servers: int) -> tuple[int, int]:
@@ -92,27 +99,94 @@ class _Row:
     sums: Row
     segments: list[Segment]
     slots: dict[str, Row] = dataclasses.field(default_factory=dict)
+    _places: dict[int, Row] = dataclasses.field(default_factory=dict)
+
+    def place_of(self, rank: int) -> Row:
+        """Where the gradient of one rank goes, and the parameters for it, where ranks do not wait for each other."""
+        if rank not in self._places:
+            self._places[rank] = self.sums.copy()
+        return self._places[rank]
 
 
 class _Refused(Exception):
-    """What the ranks ask for is not done, and they are told why."""
+    """What the ranks ask for is not done, and they are told why.
+
+    Attributes:
+        pushed: What they have pushed has been taken.
+    """
+
+    pushed = False
+
+
+class _Late(_Refused):
+    """A rank is too far ahead of others, which do not come."""
+
+    pushed = True
+
+
+class Clock:
+    """How many steps each rank has made, where ranks do not wait for each other.
+
+    Args:
+        ranks: How many there are.
+        staleness: So many steps a rank may be ahead of the slowest.
+    """
+
+    def __init__(self, ranks: int, staleness: int) -> None:
+        self._staleness = staleness
+        self._changed = threading.Condition()  # Guards: all that follows.
+        self._steps = [0] * ranks
+        self._rests = [False] * ranks
+
+    def step(self, rank: int, limit_s: float) -> list[int]:
+        """The rank has made a step: wait until it may go on.
+
+        Returns:
+            Those who are too far behind after so long; nobody: it may.
+        """
+        with self._changed:
+            self._rests[rank] = False
+            self._steps[rank] += 1
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._behind(rank), limit_s)
+            return self._behind(rank)
+
+    def rest(self, rank: int) -> None:
+        """The rank waits for the others, has left, or is lost: nobody waits for it."""
+        with self._changed:
+            self._rests[rank] = True
+            self._changed.notify_all()
+
+    def begin_anew(self) -> None:
+        """All ranks have met."""
+        with self._changed:
+            self._steps = [0] * len(self._steps)
+            self._rests = [False] * len(self._steps)
+
+    def _behind(self, rank: int) -> list[int]:
+        least = self._steps[rank] - self._staleness
+        return [each for each, steps in enumerate(self._steps) if steps < least and not self._rests[each]]
 
 
 class _Optimizer:
     """One that the ranks have ordered.
 
     Args:
-        order: What they ask for: a dict as `adapter.servers` makes it.
+        order: What they ask for: a dict as `adapter.Served` makes it.
         server: Which of the servers this one is.
         servers: How many there are.
+        ranks: How many of these there are.
 
     Raises:
         InvalidArgument: It is none that can be.
     """
 
-    def __init__(self, order: Mapping[str, Any], server: int, servers: int) -> None:
+    def __init__(self, order: Mapping[str, Any], server: int, servers: int, ranks: int) -> None:
         import numpy as np
 
+        self.lock = threading.Lock()  # Guards: all that is kept, where ranks do not wait for each other.
+        staleness = order["staleness"]
+        self.clock = None if staleness is None else Clock(ranks, _count(staleness))
         if order["rule"] not in RULES or order["dtype"] not in DTYPES:
             raise InvalidArgument(f"a server knows the rules {sorted(RULES)} and the dtypes {list(DTYPES)}")
         self.rule: Rule = RULES[order["rule"]]
@@ -160,6 +234,71 @@ def _count(value: object) -> int:
     return value
 
 
+class _Channel:
+    """A process set of some ranks and this server, its last member.
+
+    Args:
+        current: Of the job.
+        ranks: The other members.
+        number: Of the set, which they have agreed on.
+    """
+
+    def __init__(self, current: Context, ranks: Sequence[int], number: int) -> None:
+        self._runtime = current.runtime
+        self.ranks = list(ranks)
+        self._set = self._runtime.add_process_set([*ranks, current.rank], number)
+
+    def await_request(self) -> list[dict[str, Any]]:
+        """What the ranks ask for next, of each of them. Until one of them asks, nobody is late."""
+        self._runtime.watch(self._set, REQUEST, 1).wait()
+        handle = self.submit(_GATHER, REQUEST, (_no_bytes(),), ())
+        handle.wait()
+        whole, at, said = bytes(handle.result()), 0, []
+        for rows in handle.rows()[: len(self.ranks)]:
+            said.append(json.loads(whole[at : at + rows]))
+            at += rows
+        return said
+
+    def refuse(self, name: str, why: str) -> None:
+        """The ranks wait for this server in an operation that it does not take part in."""
+        self._runtime.refuse(self._set, name, f"'{name}': {why}")
+
+    def reply(self, what: Mapping[str, Any]) -> None:
+        """Tell all ranks."""
+        self.submit(_ALLGATHER, REPLY, (_bytes_of(encode(what)),), ()).wait()
+
+    def start_sums(self, optimizer: str, targets: Sequence[Row]) -> list[Handle]:
+        """Of the ranks' gradients, by row; averages."""
+        handles = []
+        for index, target in enumerate(targets):
+            target[:] = 0  # what this server adds to them
+            name = operation(optimizer, "push", index)
+            handles.append(self.submit(_REDUCE, name, (target,), (target,), 1 / len(self.ranks)))
+        return handles
+
+    def start_broadcast(self, optimizer: str, what: str, index: int, values: Row) -> Handle:
+        """Give a row to the ranks."""
+        return self.submit(_BROADCAST, operation(optimizer, what, index), (values,), (values,))
+
+    def take(self, optimizer: str, what: str, targets: Sequence[Row]) -> None:
+        """Of each row what rank 0 has; the others give none."""
+        handles = [
+            self.submit(_GATHER, operation(optimizer, what, index), (target[:0],), (target,))
+            for index, target in enumerate(targets)
+        ]
+        for handle in handles:
+            handle.wait()
+
+    def submit(
+        self, collective: int, name: str, sources: tuple[Any, ...], targets: tuple[Any, ...], scale: float = 1.0
+    ) -> Handle:  # fmt: skip
+        """With this server as the root, where there is one."""
+        root = 0 if collective == _ALLGATHER else len(self.ranks)
+        return self._runtime.submit(
+            collective, name, sources, targets, _SUM, root, 1.0, scale, self._set, 0, (), False, None, None
+        )
+
+
 class Updates:
     """What a server does for the ranks besides their sums.
 
@@ -168,48 +307,51 @@ class Updates:
     """
 
     def __init__(self, current: Context) -> None:
-        self._runtime = current.runtime
-        self._rank, self._size = current.rank, current.size
+        self._current = current
         self._server, self._servers = current.rank - current.size, current.servers
-        members = [*range(current.size), current.rank]
-        self._set = self._runtime.add_process_set(members, set_number(self._server))
+        self._all = _Channel(current, range(current.size), set_number(self._server))
         self._optimizers: dict[str, _Optimizer] = {}
+        self._threads: list[threading.Thread] = []  # with a rank each, once ranks do not wait for each other
 
     def run(self) -> None:
         """Answer requests until the ranks have left, or the job has failed."""
-        try:
-            while True:
-                self._runtime.watch(self._set, REQUEST, 1).wait()
-                self._answer()
-        except RingcoreError as error:  # The ranks are told the same, and say so.
-            _log.info("rank %d (server %d) has answered its last request: %s", self._rank, self._server, error)
-        except Exception as error:
-            self._runtime.fail(f"server {self._server} (rank {self._rank}) failed: {type(error).__name__}: {error}")
-            raise
-
-    def _answer(self) -> None:
-        handle = self._submit(_GATHER, REQUEST, (_no_bytes(),), ())
-        handle.wait()
-        whole, at, said = bytes(handle.result()), 0, []
-        for rows in handle.rows()[: self._size]:
-            said.append(json.loads(whole[at : at + rows]))
-            at += rows
         tasks = {
             "order": self._order, "weights": self._take_weights, "push": self._push, "step": self._step,
-            "state": self._tell_state, "load": self._load,
+            "state": self._tell_state, "load": self._load, "meet": self._meet,
         }  # fmt: skip
-        try:
-            asked = self._agreed(said)
-            tasks[asked["do"]](asked)
-        except _Refused as refused:
-            for name in sorted({name for request in said for name in self._awaited_by(request)}):
-                self._runtime.refuse(self._set, name, f"'{name}': {refused}")
+        self._answer(self._all, tasks)
+        for thread in self._threads:
+            thread.join()
 
-    def _agreed(self, said: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    def _answer(self, channel: _Channel, tasks: Mapping[str, Callable[[_Channel, dict[str, Any]], None]]) -> None:
+        try:
+            while True:
+                said = channel.await_request()
+                try:
+                    asked = self._agreed(channel, said)
+                    tasks[asked["do"]](channel, asked)
+                except _Refused as refused:
+                    told = [{**request, "pushed": request.get("pushed") or refused.pushed} for request in said]
+                    for name in sorted({name for request in told for name in self._awaited_by(request)}):
+                        channel.refuse(name, str(refused))
+        except RingcoreError as error:  # The ranks are told the same, and say so.
+            _log.info("server %d has answered its last request of ranks %s: %s", self._server, channel.ranks, error)
+        except Exception as error:
+            self._current.runtime.fail(f"server {self._server} failed: {type(error).__name__}: {error}")
+            raise
+        finally:
+            for optimizer in list(self._optimizers.values()):
+                if optimizer.clock is not None and channel is not self._all:
+                    optimizer.clock.rest(channel.ranks[0])
+
+    def _agreed(self, channel: _Channel, said: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """What all ranks ask for; only in which parameters have a gradient they may differ."""
         told = [{key: value for key, value in request.items() if key != "touched"} for request in said]
         if any(request != told[0] for request in told):
-            given = {rank: {key: str(value) for key, value in request.items()} for rank, request in enumerate(told)}
+            given = {
+                rank: {key: str(value) for key, value in request.items()}
+                for rank, request in zip(channel.ranks, told, strict=True)
+            }
             raise _Refused(
                 "ranks ask servers for different things: " + "; ".join(differences(given)) + ". Remedy: build the same "
                 "optimizer on all ranks, and let all of them step it with the same numbers"
@@ -231,9 +373,10 @@ class Updates:
 
         pushed = [] if request.get("pushed") else of_rows("push")
         return {
-            "order": lambda: [REPLY], "weights": lambda: of_rows("weights"), "push": lambda: [*of_rows("push"), REPLY],
-            "step": lambda: [*pushed, *of_rows("pull")], "state": lambda: [REPLY], "load": lambda: [REPLY],
-        }[request["do"]]()  # fmt: skip
+            "order": [REPLY], "weights": of_rows("weights"), "push": [*of_rows("push"), REPLY],
+            "step": [*pushed, *of_rows("pull")], "state": [REPLY], "load": [REPLY], "meet": of_rows("pull"),
+            "rest": [],
+        }[request["do"]]  # fmt: skip
 
     def _known(self, asked: Mapping[str, Any]) -> _Optimizer:
         try:
@@ -241,117 +384,164 @@ class Updates:
         except KeyError:
             raise _Refused(f"no optimizer '{asked['optimizer']}' was ordered here") from None
 
-    def _order(self, asked: Mapping[str, Any]) -> None:
+    def _order(self, channel: _Channel, asked: Mapping[str, Any]) -> None:
         try:
-            made = _Optimizer(asked, self._server, self._servers)
+            made = _Optimizer(asked, self._server, self._servers, len(channel.ranks))
         except ImportError as error:
             raise _Refused(f"the host of server {self._server} has no numpy ({error}); install it there") from None
         except InvalidArgument as error:
             raise _Refused(str(error)) from None
         self._optimizers[asked["optimizer"]] = made
-        self._reply({})
+        if made.clock is not None and not self._threads:
+            self._attend_each()
+        channel.reply({})
 
-    def _take_weights(self, asked: Mapping[str, Any]) -> None:
-        rows = self._known(asked).rows
-        self._take(asked["optimizer"], "weights", [row.values for row in rows])
+    def _attend_each(self) -> None:
+        for rank in self._all.ranks:
+            channel = _Channel(self._current, [rank], pair_number(rank, self._server, self._servers))
+            tasks = {"step": self._step_alone, "rest": self._rest}
+            thread = threading.Thread(target=self._answer, args=(channel, tasks), daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
-    def _take(self, optimizer: str, what: str, targets: Sequence[Row]) -> None:
-        """Rank 0 alone has rows to give."""
-        handles = [
-            self._submit(_GATHER, operation(optimizer, what, index), (target[:0],), (target,))
-            for index, target in enumerate(targets)
-        ]
-        for handle in handles:
-            handle.wait()
+    def _take_weights(self, channel: _Channel, asked: Mapping[str, Any]) -> None:
+        optimizer = self._known(asked)
+        with optimizer.lock:
+            channel.take(asked["optimizer"], "weights", [row.values for row in optimizer.rows])
 
-    def _push(self, asked: Mapping[str, Any]) -> None:
+    def _push(self, channel: _Channel, asked: Mapping[str, Any]) -> None:
         """Sum the gradients, and tell the square of their norm here; the step comes later."""
         rows = self._known(asked).rows
-        for row, handle in zip(rows, self._start_sums(asked["optimizer"], rows), strict=True):
+        for handle in channel.start_sums(asked["optimizer"], [row.sums for row in rows]):
             handle.wait()
-        self._reply({"squares": [float((row.sums.astype("float64") ** 2).sum()) for row in rows]})
+        channel.reply({"squares": [float((row.sums.astype("float64") ** 2).sum()) for row in rows]})
 
-    def _start_sums(self, optimizer: str, rows: Sequence[_Row]) -> list[Handle]:
-        handles = []
-        for index, row in enumerate(rows):
-            row.sums[:] = 0  # what this server adds to them
-            name = operation(optimizer, "push", index)
-            handles.append(self._submit(_REDUCE, name, (row.sums,), (row.sums,), scale=1 / self._size))
-        return handles
-
-    def _step(self, asked: Mapping[str, Any]) -> None:
+    def _step(self, channel: _Channel, asked: Mapping[str, Any]) -> None:
         """Sum, step and give back row by row: while one is stepped, others are on their way."""
         optimizer = self._known(asked)
-        rule = optimizer.rule
-        try:
-            groups = [rule.check(numbers) for numbers in asked["groups"]]
-        except InvalidArgument as error:
-            raise _Refused(str(error)) from None
-        if len(groups) != len(optimizer.groups):
-            raise _Refused(f"the optimizer has {len(optimizer.groups)} groups, and not {len(groups)}")
-        for numbers in groups:
-            optimizer.need_slots(rule.slots_of(numbers))
-        touched, factor, name = asked["touched"], asked["factor"], asked["optimizer"]
-        sums = [] if asked["pushed"] else self._start_sums(name, optimizer.rows)
+        groups = _groups_of(optimizer, asked)
+        name = asked["optimizer"]
+        sums = [] if asked["pushed"] else channel.start_sums(name, [row.sums for row in optimizer.rows])
         pulls = []
         for index, row in enumerate(optimizer.rows):
             if sums:
                 sums[index].wait()
-            if factor != 1.0:
-                row.sums *= factor
-            step_row(rule, row.values, row.sums, row.slots, row.segments, groups, optimizer.counts, touched)
-            pulls.append(self._submit(_BROADCAST, operation(name, "pull", index), (row.values,), (row.values,)))
-        self._count(optimizer, groups, asked)
+            if asked["factor"] != 1.0:
+                row.sums *= asked["factor"]
+            _step_row(optimizer, row, row.sums, groups, asked["touched"])
+            pulls.append(channel.start_broadcast(name, "pull", index, row.values))
+        _count_steps(optimizer, groups, asked["touched"])
         for pull in pulls:
             pull.wait()
 
-    def _count(self, optimizer: _Optimizer, groups: Sequence[Numbers], asked: Mapping[str, Any]) -> None:
-        counted = [optimizer.rule.counts(numbers) for numbers in groups]
-        for parameter, group in enumerate(optimizer.group_of):
-            if asked["touched"][parameter] and counted[group]:
-                optimizer.counts[parameter] += 1
-
-    def _tell_state(self, asked: Mapping[str, Any]) -> None:
+    def _step_alone(self, channel: _Channel, asked: Mapping[str, Any]) -> None:
+        """Step by the gradient of one rank, and give it what there is when it is not too far ahead."""
         optimizer = self._known(asked)
-        names = optimizer.slot_names()
-        self._reply({"counts": optimizer.counts, "slots": names})
-        slots = [(name, index, row.slots[name]) for name in names for index, row in enumerate(optimizer.rows)]
-        handles = [
-            self._submit(_BROADCAST, operation(asked["optimizer"], f"state.{name}", index), (slot,), (slot,))
-            for name, index, slot in slots
-        ]
-        for handle in handles:
+        groups = _groups_of(optimizer, asked)
+        name, (rank,) = asked["optimizer"], channel.ranks
+        if optimizer.clock is None:
+            raise _Refused(f"the ranks step '{name}' together")
+        places = [row.place_of(rank) for row in optimizer.rows]
+        for handle in channel.start_sums(name, places):
             handle.wait()
+        with optimizer.lock:
+            for row, place in zip(optimizer.rows, places, strict=True):
+                _step_row(optimizer, row, place, groups, asked["touched"])
+            _count_steps(optimizer, groups, asked["touched"])
+        behind = optimizer.clock.step(rank, self._patience_s())
+        if behind:
+            raise _Late(f"it is too far ahead of ranks {behind}, which made no step for {self._patience_s():g} s")
+        pulls = []
+        with optimizer.lock:
+            for index, (row, place) in enumerate(zip(optimizer.rows, places, strict=True)):
+                place[:] = row.values  # others step these meanwhile
+                pulls.append(channel.start_broadcast(name, "pull", index, place))
+        for pull in pulls:
+            pull.wait()
 
-    def _load(self, asked: Mapping[str, Any]) -> None:
+    def _patience_s(self) -> float:
+        """The rank gives up a little later, and would blame this server."""
+        return 0.9 * self._current.settings.timeout_s
+
+    def _rest(self, channel: _Channel, asked: Mapping[str, Any]) -> None:
+        clock = self._known(asked).clock
+        if clock is not None:
+            clock.rest(channel.ranks[0])
+
+    def _meet(self, channel: _Channel, asked: Mapping[str, Any]) -> None:
+        """All ranks get the same parameters, and go on from there."""
+        optimizer = self._known(asked)
+        with optimizer.lock:
+            if optimizer.clock is not None:
+                optimizer.clock.begin_anew()
+            pulls = [
+                channel.start_broadcast(asked["optimizer"], "pull", index, row.values)
+                for index, row in enumerate(optimizer.rows)
+            ]
+            for pull in pulls:
+                pull.wait()
+
+    def _tell_state(self, channel: _Channel, asked: Mapping[str, Any]) -> None:
+        optimizer = self._known(asked)
+        with optimizer.lock:
+            names = optimizer.slot_names()
+            channel.reply({"counts": optimizer.counts, "slots": names})
+            handles = [
+                channel.start_broadcast(asked["optimizer"], f"state.{name}", index, row.slots[name])
+                for name in names
+                for index, row in enumerate(optimizer.rows)
+            ]
+            for handle in handles:
+                handle.wait()
+
+    def _load(self, channel: _Channel, asked: Mapping[str, Any]) -> None:
         optimizer = self._known(asked)
         known = {name for numbers in optimizer.groups for name in optimizer.rule.slots_of(numbers)}
         names, counts = asked["slots"], asked["counts"]
         known |= set(optimizer.slot_names()) | ({"momentum_buffer"} if optimizer.rule is RULES["sgd"] else set())
         if not set(names) <= known or len(counts) != len(optimizer.counts):
             raise _Refused(f"the optimizer's state is {sorted(known)} of {len(optimizer.counts)} parameters")
-        self._reply({})
-        optimizer.counts = [_count(count) for count in counts]
-        for name in names:
+        channel.reply({})
+        with optimizer.lock:
+            optimizer.counts = [_count(count) for count in counts]
             for row in optimizer.rows:
-                row.slots.pop(name, None)
-        optimizer.need_slots(names)
-        for name in names:
-            self._take(asked["optimizer"], f"load.{name}", [row.slots[name] for row in optimizer.rows])
+                row.slots.clear()
+            for group in optimizer.groups:
+                optimizer.need_slots(optimizer.rule.slots_of(group))
+            optimizer.need_slots(names)
+            for name in names:
+                channel.take(asked["optimizer"], f"load.{name}", [row.slots[name] for row in optimizer.rows])
 
-    def _reply(self, what: Mapping[str, Any]) -> None:
-        handle = self._submit(_ALLGATHER, REPLY, (_bytes_of(encode(what)),), ())
-        handle.wait()
 
-    def _submit(
-        self, collective: int, name: str, sources: tuple[Any, ...], targets: tuple[Any, ...], scale: float = 1.0
-    ) -> Handle:  # fmt: skip
-        """Of the server, which is the root, and the last of the members."""
-        rooted = collective != _ALLGATHER
-        return self._runtime.submit(
-            collective, name, sources, targets, _SUM, self._size if rooted else 0, 1.0, scale, self._set, 0, (), False,
-            None, None,
-        )  # fmt: skip
+def _groups_of(optimizer: _Optimizer, asked: Mapping[str, Any]) -> list[Numbers]:
+    """The numbers of a step.
+
+    Raises:
+        _Refused: They are not what the optimizer takes.
+    """
+    try:
+        groups = [optimizer.rule.check(numbers) for numbers in asked["groups"]]
+    except InvalidArgument as error:
+        raise _Refused(str(error)) from None
+    if len(groups) != len(optimizer.groups):
+        raise _Refused(f"the optimizer has {len(optimizer.groups)} groups, and not {len(groups)}")
+    with optimizer.lock:
+        for numbers in groups:
+            optimizer.need_slots(optimizer.rule.slots_of(numbers))
+    return groups
+
+
+def _step_row(
+    optimizer: _Optimizer, row: _Row, gradient: Row, groups: list[Numbers], touched: list[bool]
+) -> None:  # fmt: skip
+    step_row(optimizer.rule, row.values, gradient, row.slots, row.segments, groups, optimizer.counts, touched)
+
+
+def _count_steps(optimizer: _Optimizer, groups: Sequence[Numbers], touched: Sequence[bool]) -> None:
+    counted = [optimizer.rule.counts(numbers) for numbers in groups]
+    for parameter, group in enumerate(optimizer.group_of):
+        if touched[parameter] and counted[group]:
+            optimizer.counts[parameter] += 1
 
 
 def _bytes_of(data: bytes) -> _native.Buffer:
