@@ -276,7 +276,8 @@ void Engine::refuse(ProcessSetId id, const std::string& name, const std::string&
   if (found == sets_.end() || failure_ != nullptr || left_ || frozen()) return;
   if (eager_.operation != nullptr) leave_eager();
   const std::string text = ("rank " + std::to_string(rank()) + " refused " + why).substr(0, kMaxPayloadBytes / 2);
-  append_own(*found->second, {.type = RecordType::kRefused, .name_hash = hash_bytes(name)},
+  // Who waits for it may wait with all that it has announced: nobody hears of this before the others' logs are as long.
+  append_own(*found->second, {.type = RecordType::kRefused, .flags = kFill, .name_hash = hash_bytes(name)},
              std::as_bytes(std::span(text)));
 }
 

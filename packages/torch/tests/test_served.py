@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -292,7 +293,8 @@ def test_ranks_that_do_not_wait_step_by_each_gradient_in_some_order(equal_on_all
 
 
 @on(Start(2, servers=1, variables=(("RINGCORE_TIMEOUT_S", "3"),)))
-def test_a_rank_that_is_too_far_behind_is_named() -> None:
+def test_a_rank_that_is_too_far_behind_is_named(monkeypatch: pytest.MonkeyPatch, shared_folder: Path) -> None:
+    monkeypatch.setenv("RANKS_DIRECTORY", str(shared_folder))
     model = torch.nn.Linear(2, 1)
     optimizer = ring.ServerOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), staleness=0)
     for parameter in model.parameters():

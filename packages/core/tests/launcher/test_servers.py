@@ -189,7 +189,7 @@ def test_a_rank_that_does_not_step_is_named(ringrun: Ringrun, script: Script) ->
         step()
         if rank == 0:
             try: step()
-            except ring.TimeoutError as error: print(error)
+            except (ring.TimeoutError, ring.PeerLostError) as error: print(error)  # or as the server fails the job
             open("told", "w").close()
         while not os.path.exists("told"): time.sleep(0.01)
         """)

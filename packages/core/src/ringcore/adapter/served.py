@@ -22,7 +22,6 @@ from ringcore.job.rules import Numbers
 from ringcore.job.state import context
 from ringcore.job.updates import (
     DTYPES,
-    REPLY,
     REQUEST,
     encode,
     flags_to_text,
@@ -77,26 +76,27 @@ class Served:
                 f"servers step parameters of {' and '.join(DTYPES)}, not of {dtype}; let the ranks hold the optimizer"
             )
         self._name = context().next_name("served")
+        self._refusals = self._refusals_alone = 0  # that all ranks have seen, and this one where it steps for itself
         self._rows = list(rows)
         self._sets = _sets()
         order = {
-            "do": "order", "optimizer": self._name, "rule": rule, "dtype": dtype, "staleness": staleness,
+            **self._request("order"), "rule": rule, "dtype": dtype, "staleness": staleness,
             "groups": [dict(numbers) for numbers in groups], "rows": self._rows,
             "parameters": [[one.row, one.begin, one.end, one.group] for one in parameters],
         }  # fmt: skip
         _check_alike(order, f"{self._name}.order")
-        self._replies(self._ask(order))
+        self._replies(order, self._ask(order))
         self._alone = [] if staleness is None else _pairs()
 
     def send_weights(self, rows: Sequence[Any]) -> None:
         """Let servers go on from rank 0's parameters."""
-        asked = self._ask({"do": "weights", "optimizer": self._name})
-        _wait(asked + self._give("weights", rows))
+        request = self._request("weights")
+        self._wait(self._ask(request) + self._give(request, "weights", rows))
 
     def push(self, gradients: Sequence[Any]) -> float:
         """Sum up the gradients, before the step: the square of the norm of their average."""
-        asked = self._ask({"do": "push", "optimizer": self._name})
-        replies = self._replies(asked + self._start_push(gradients))
+        request = self._request("push")
+        replies = self._replies(request, self._ask(request) + self._start_push(request, gradients))
         return float(sum(sum(reply["squares"]) for reply in replies))
 
     def step(
@@ -115,12 +115,13 @@ class Served:
         Raises:
             MismatchError: Ranks ask for different things. On every rank, and nothing was stepped.
         """
-        asked = self._ask({
-            "do": "step", "optimizer": self._name, "groups": [dict(one) for one in groups],
-            "touched": flags_to_text(touched), "pushed": gradients is None, "factor": factor,
-        })  # fmt: skip
-        pushes = [] if gradients is None else self._start_push(gradients)
-        _wait(asked + pushes + self._start_broadcast("pull", rows))
+        request = {
+            **self._request("step"), "groups": [dict(one) for one in groups], "touched": flags_to_text(touched),
+            "pushed": gradients is None, "factor": factor,
+        }  # fmt: skip
+        asked = self._ask(request)
+        pushes = [] if gradients is None else self._start_push(request, gradients)
+        self._wait(asked + pushes + self._start_broadcast(request, "pull", rows))
 
     def step_alone(
         self, rows: Sequence[Any], gradients: Sequence[Any], groups: Sequence[Numbers], touched: Sequence[bool]
@@ -134,18 +135,23 @@ class Served:
             touched: By parameter: whether it has a gradient.
         """
         request = {
-            "do": "step", "optimizer": self._name, "groups": [dict(one) for one in groups],
-            "touched": flags_to_text(touched), "pushed": False, "factor": 1.0,
+            **self._request("step"), "groups": [dict(one) for one in groups], "touched": flags_to_text(touched),
+            "pushed": False, "factor": 1.0, "refusals": self._refusals_alone,
         }  # fmt: skip
-        asked = self._ask(request, self._alone)
-        pushes = self._start_push(gradients, self._alone)
-        _wait(asked + pushes + self._start_broadcast("pull", rows, self._alone))
+        handles = self._ask(request, self._alone)
+        handles += self._start_push(request, gradients, self._alone)
+        handles += self._start_broadcast(request, "pull", rows, self._alone)
+        try:
+            _wait(handles)
+        except MismatchError:
+            self._refusals_alone += 1
+            raise
 
     def meet(self, rows: Sequence[Any]) -> None:
         """Wait until all ranks have called this, and take the parameters: the same on all ranks."""
-        _wait(self._ask({"do": "rest", "optimizer": self._name}, self._alone))
-        asked = self._ask({"do": "meet", "optimizer": self._name})
-        _wait(asked + self._start_broadcast("pull", rows))
+        _wait(self._ask(self._request("rest"), self._alone))
+        request = self._request("meet")
+        self._wait(self._ask(request) + self._start_broadcast(request, "pull", rows))
 
     def state(self, rows: Mapping[str, Sequence[Any]]) -> tuple[list[int], list[str]]:
         """What servers keep of the parameters.
@@ -156,11 +162,12 @@ class Served:
         Returns:
             The steps of each parameter, and the names of what is kept.
         """
-        reply = self._replies(self._ask({"do": "state", "optimizer": self._name}))[0]
+        request = self._request("state")
+        reply = self._replies(request, self._ask(request))[0]
         handles = []
         for name in reply["slots"]:
-            handles += self._start_broadcast(f"state.{name}", rows[name])
-        _wait(handles)
+            handles += self._start_broadcast(request, f"state.{name}", rows[name])
+        self._wait(handles)
         return reply["counts"], reply["slots"]
 
     def load(self, counts: Sequence[int], rows: Mapping[str, Sequence[Any]]) -> None:
@@ -170,17 +177,29 @@ class Served:
             counts: The steps of each parameter.
             rows: By the name of what is kept.
         """
-        request = {"do": "load", "optimizer": self._name, "counts": list(counts), "slots": sorted(rows)}
-        self._replies(self._ask(request))
+        request = {**self._request("load"), "counts": list(counts), "slots": sorted(rows)}
+        self._replies(request, self._ask(request))
         handles = []
         for name in sorted(rows):
-            handles += self._give(f"load.{name}", rows[name])
-        _wait(handles)
+            handles += self._give(request, f"load.{name}", rows[name])
+        self._wait(handles)
 
-    def _start_push(self, gradients: Sequence[Any], sets: Sequence[ProcessSet] | None = None) -> list[Handle]:
+    def _request(self, what: str) -> dict[str, Any]:
+        return {"do": what, "optimizer": self._name, "refusals": self._refusals}
+
+    def _wait(self, handles: Sequence[Handle]) -> None:
+        try:
+            _wait(handles)
+        except MismatchError:
+            self._refusals += 1
+            raise
+
+    def _start_push(
+        self, request: Mapping[str, Any], gradients: Sequence[Any], sets: Sequence[ProcessSet] | None = None
+    ) -> list[Handle]:  # fmt: skip
         handles = []
         for row, begin, end, process_set in self._shares(sets):
-            name, gradient = operation(self._name, "push", row), gradients[row][begin:end]
+            name, gradient = operation(request, "push", row), gradients[row][begin:end]
             scale = 1 / (process_set.size() - 1)
             push = collectives.reduce(
                 gradient, None, process_set.ranks[-1], name, op=ReduceOp.SUM, postscale_factor=scale,
@@ -190,21 +209,21 @@ class Served:
         return handles
 
     def _start_broadcast(
-        self, what: str, rows: Sequence[Any], sets: Sequence[ProcessSet] | None = None
+        self, request: Mapping[str, Any], what: str, rows: Sequence[Any], sets: Sequence[ProcessSet] | None = None
     ) -> list[Handle]:  # fmt: skip
         handles = []
         for row, begin, end, process_set in self._shares(sets):
             share = rows[row][begin:end]
-            name = operation(self._name, what, row)
+            name = operation(request, what, row)
             handles.append(collectives.broadcast(share, share, process_set.ranks[-1], name, process_set=process_set))
         return handles
 
-    def _give(self, what: str, rows: Sequence[Any]) -> list[Handle]:
+    def _give(self, request: Mapping[str, Any], what: str, rows: Sequence[Any]) -> list[Handle]:
         """Rank 0 sends each server its share."""
         return [
             collectives.gather(
                 rows[row][begin : end if context().rank == 0 else begin], process_set.ranks[-1],
-                operation(self._name, what, row), process_set=process_set,
+                operation(request, what, row), process_set=process_set,
             )
             for row, begin, end, process_set in self._shares()
         ]  # fmt: skip
@@ -231,11 +250,11 @@ class Served:
             for process_set in (self._sets if sets is None else sets)
         ]
 
-    def _replies(self, asked: Sequence[Handle]) -> list[dict[str, Any]]:
+    def _replies(self, request: Mapping[str, Any], asked: Sequence[Handle]) -> list[dict[str, Any]]:
         """What each server says, after what it was asked."""
-        nothing = as_buffer(bytearray())
-        handles = [collectives.allgather((nothing,), REPLY, process_set=process_set) for process_set in self._sets]
-        _wait([*asked, *handles])
+        nothing, name = as_buffer(bytearray()), operation(request, "reply")
+        handles = [collectives.allgather((nothing,), name, process_set=process_set) for process_set in self._sets]
+        self._wait([*asked, *handles])
         return [json.loads(bytes(handle.result())) for handle in handles]
 
 
@@ -267,7 +286,7 @@ def _sets() -> list[ProcessSet]:
     for server in range(len(current.server_sets), current.servers):
         members = [*range(current.size), current.size + server]
         current.server_sets.append(add_process_set_of_members(members, set_number(server)))
-    return current.server_sets
+    return list(current.server_sets)
 
 
 def _pairs() -> list[ProcessSet]:
@@ -276,7 +295,7 @@ def _pairs() -> list[ProcessSet]:
     for server in range(len(current.server_pairs), current.servers):
         number = pair_number(current.rank, server, current.servers)
         current.server_pairs.append(add_process_set_of_members([current.rank, current.size + server], number))
-    return current.server_pairs
+    return list(current.server_pairs)
 
 
 def _check_alike(order: Mapping[str, Any], name: str) -> None:

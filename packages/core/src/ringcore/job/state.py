@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ringcore._errors import NotInitializedError
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ringcore.bootstrap.told_network import ToldNetwork
     from ringcore.environment.settings import Settings
     from ringcore.job.membership import Membership
-    from ringcore.job.process_sets import ProcessSet
-
 
 # So many unnamed operations of a kind may be under way at once. Then their names come again: the engine remembers as
 # many, and the first use of a name costs more.
@@ -76,9 +74,10 @@ class Context:
     hosts: list[int] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)
     server_hosts: list[int] = field(default_factory=list)  # as `host_of`, of the servers behind the ranks
-    # Once servers hold an optimizer, by server: all ranks and it; where ranks step for themselves, this rank and it.
-    server_sets: list[ProcessSet] = field(default_factory=list)
-    server_pairs: list[ProcessSet] = field(default_factory=list)
+    # Once servers hold an optimizer, by server: the process set of all ranks and it; and that of this rank and it, where
+    # ranks step for themselves.
+    server_sets: list[Any] = field(default_factory=list)
+    server_pairs: list[Any] = field(default_factory=list)
     told: ToldNetwork | None = None  # what lies between the hosts
     arriving: set[int] = field(default_factory=set)  # The places of those who were met, and are no members yet.
     is_newcomer: bool = False  # This process is no member yet, and counts as if it were the last.

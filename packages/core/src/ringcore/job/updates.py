@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ringcore import _native
-from ringcore._errors import InvalidArgument, RingcoreError
+from ringcore._errors import InvalidArgument, RingcoreError, TimeoutError
 from ringcore._native import Handle
 from ringcore.job.agreement import differences
 from ringcore.job.rules import RULES, Numbers, Rule, Segment, step_row
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ringcore")
 REQUEST = "servers.request"
-REPLY = "servers.reply"
 DTYPES = ("float32", "float64")
 _BROADCAST: int = _native.COLLECTIVES["broadcast"]
 _ALLGATHER: int = _native.COLLECTIVES["allgather"]
@@ -52,9 +51,14 @@ def share_of(elements: int, server: int, servers: int) -> tuple[int, int]:
     return elements * server // servers, elements * (server + 1) // servers
 
 
-def operation(optimizer: str, what: str, row: int) -> str:
-    """The name of what a row takes part in."""
-    return f"{optimizer}.{what}.{row}"
+def operation(request: Mapping[str, Any], what: str, row: int = 0) -> str:
+    """The name of what a row takes part in, for a request.
+
+    A request that was refused may leave operations behind that not all ranks have come to: those that follow have other
+    names, by the number of refusals that the ranks have seen.
+    """
+    refusals = request.get("refusals")
+    return f"{request['optimizer']}.{what}.{row}" + (f".{refusals}" if refusals else "")
 
 
 def encode(request: Mapping[str, Any]) -> bytes:
@@ -263,27 +267,27 @@ class _Channel:
         """The ranks wait for this server in an operation that it does not take part in."""
         self._runtime.refuse(self._set, name, f"'{name}': {why}")
 
-    def reply(self, what: Mapping[str, Any]) -> None:
+    def reply(self, asked: Mapping[str, Any], what: Mapping[str, Any]) -> None:
         """Tell all ranks."""
-        self.submit(_ALLGATHER, REPLY, (_bytes_of(encode(what)),), ()).wait()
+        self.submit(_ALLGATHER, operation(asked, "reply"), (_bytes_of(encode(what)),), ()).wait()
 
-    def start_sums(self, optimizer: str, targets: Sequence[Row]) -> list[Handle]:
+    def start_sums(self, asked: Mapping[str, Any], targets: Sequence[Row]) -> list[Handle]:
         """Of the ranks' gradients, by row; averages."""
         handles = []
         for index, target in enumerate(targets):
             target[:] = 0  # what this server adds to them
-            name = operation(optimizer, "push", index)
+            name = operation(asked, "push", index)
             handles.append(self.submit(_REDUCE, name, (target,), (target,), 1 / len(self.ranks)))
         return handles
 
-    def start_broadcast(self, optimizer: str, what: str, index: int, values: Row) -> Handle:
+    def start_broadcast(self, asked: Mapping[str, Any], what: str, index: int, values: Row) -> Handle:
         """Give a row to the ranks."""
-        return self.submit(_BROADCAST, operation(optimizer, what, index), (values,), (values,))
+        return self.submit(_BROADCAST, operation(asked, what, index), (values,), (values,))
 
-    def take(self, optimizer: str, what: str, targets: Sequence[Row]) -> None:
+    def take(self, asked: Mapping[str, Any], what: str, targets: Sequence[Row]) -> None:
         """Of each row what rank 0 has; the others give none."""
         handles = [
-            self.submit(_GATHER, operation(optimizer, what, index), (target[:0],), (target,))
+            self.submit(_GATHER, operation(asked, what, index), (target[:0],), (target,))
             for index, target in enumerate(targets)
         ]
         for handle in handles:
@@ -334,6 +338,8 @@ class Updates:
                     told = [{**request, "pushed": request.get("pushed") or refused.pushed} for request in said]
                     for name in sorted({name for request in told for name in self._awaited_by(request)}):
                         channel.refuse(name, str(refused))
+        except TimeoutError as error:  # Some ranks have come to what others have not: nobody knows what is next.
+            self._current.runtime.fail(f"server {self._server} cannot go on with its optimizers: {error}")
         except RingcoreError as error:  # The ranks are told the same, and say so.
             _log.info("server %d has answered its last request of ranks %s: %s", self._server, channel.ranks, error)
         except Exception as error:
@@ -369,13 +375,13 @@ class Updates:
         rows = 0 if found is None else len(found.rows)
 
         def of_rows(*kinds: str) -> list[str]:
-            return [operation(request["optimizer"], kind, row) for kind in kinds for row in range(rows)]
+            return [operation(request, kind, row) for kind in kinds for row in range(rows)]
 
         pushed = [] if request.get("pushed") else of_rows("push")
+        reply = [operation(request, "reply")]
         return {
-            "order": [REPLY], "weights": of_rows("weights"), "push": [*of_rows("push"), REPLY],
-            "step": [*pushed, *of_rows("pull")], "state": [REPLY], "load": [REPLY], "meet": of_rows("pull"),
-            "rest": [],
+            "order": reply, "weights": of_rows("weights"), "push": [*of_rows("push"), *reply],
+            "step": [*pushed, *of_rows("pull")], "state": reply, "load": reply, "meet": of_rows("pull"), "rest": [],
         }[request["do"]]  # fmt: skip
 
     def _known(self, asked: Mapping[str, Any]) -> _Optimizer:
@@ -394,7 +400,7 @@ class Updates:
         self._optimizers[asked["optimizer"]] = made
         if made.clock is not None and not self._threads:
             self._attend_each()
-        channel.reply({})
+        channel.reply(asked, {})
 
     def _attend_each(self) -> None:
         for rank in self._all.ranks:
@@ -407,21 +413,20 @@ class Updates:
     def _take_weights(self, channel: _Channel, asked: Mapping[str, Any]) -> None:
         optimizer = self._known(asked)
         with optimizer.lock:
-            channel.take(asked["optimizer"], "weights", [row.values for row in optimizer.rows])
+            channel.take(asked, "weights", [row.values for row in optimizer.rows])
 
     def _push(self, channel: _Channel, asked: Mapping[str, Any]) -> None:
         """Sum the gradients, and tell the square of their norm here; the step comes later."""
         rows = self._known(asked).rows
-        for handle in channel.start_sums(asked["optimizer"], [row.sums for row in rows]):
+        for handle in channel.start_sums(asked, [row.sums for row in rows]):
             handle.wait()
-        channel.reply({"squares": [float((row.sums.astype("float64") ** 2).sum()) for row in rows]})
+        channel.reply(asked, {"squares": [float((row.sums.astype("float64") ** 2).sum()) for row in rows]})
 
     def _step(self, channel: _Channel, asked: Mapping[str, Any]) -> None:
         """Sum, step and give back row by row: while one is stepped, others are on their way."""
         optimizer = self._known(asked)
         groups = _groups_of(optimizer, asked)
-        name = asked["optimizer"]
-        sums = [] if asked["pushed"] else channel.start_sums(name, [row.sums for row in optimizer.rows])
+        sums = [] if asked["pushed"] else channel.start_sums(asked, [row.sums for row in optimizer.rows])
         pulls = []
         for index, row in enumerate(optimizer.rows):
             if sums:
@@ -429,7 +434,7 @@ class Updates:
             if asked["factor"] != 1.0:
                 row.sums *= asked["factor"]
             _step_row(optimizer, row, row.sums, groups, asked["touched"])
-            pulls.append(channel.start_broadcast(name, "pull", index, row.values))
+            pulls.append(channel.start_broadcast(asked, "pull", index, row.values))
         _count_steps(optimizer, groups, asked["touched"])
         for pull in pulls:
             pull.wait()
@@ -438,11 +443,11 @@ class Updates:
         """Step by the gradient of one rank, and give it what there is when it is not too far ahead."""
         optimizer = self._known(asked)
         groups = _groups_of(optimizer, asked)
-        name, (rank,) = asked["optimizer"], channel.ranks
+        (rank,) = channel.ranks
         if optimizer.clock is None:
-            raise _Refused(f"the ranks step '{name}' together")
+            raise _Refused(f"the ranks step '{asked['optimizer']}' together")
         places = [row.place_of(rank) for row in optimizer.rows]
-        for handle in channel.start_sums(name, places):
+        for handle in channel.start_sums(asked, places):
             handle.wait()
         with optimizer.lock:
             for row, place in zip(optimizer.rows, places, strict=True):
@@ -455,7 +460,7 @@ class Updates:
         with optimizer.lock:
             for index, (row, place) in enumerate(zip(optimizer.rows, places, strict=True)):
                 place[:] = row.values  # others step these meanwhile
-                pulls.append(channel.start_broadcast(name, "pull", index, place))
+                pulls.append(channel.start_broadcast(asked, "pull", index, place))
         for pull in pulls:
             pull.wait()
 
@@ -475,8 +480,7 @@ class Updates:
             if optimizer.clock is not None:
                 optimizer.clock.begin_anew()
             pulls = [
-                channel.start_broadcast(asked["optimizer"], "pull", index, row.values)
-                for index, row in enumerate(optimizer.rows)
+                channel.start_broadcast(asked, "pull", index, row.values) for index, row in enumerate(optimizer.rows)
             ]
             for pull in pulls:
                 pull.wait()
@@ -485,9 +489,9 @@ class Updates:
         optimizer = self._known(asked)
         with optimizer.lock:
             names = optimizer.slot_names()
-            channel.reply({"counts": optimizer.counts, "slots": names})
+            channel.reply(asked, {"counts": optimizer.counts, "slots": names})
             handles = [
-                channel.start_broadcast(asked["optimizer"], f"state.{name}", index, row.slots[name])
+                channel.start_broadcast(asked, f"state.{name}", index, row.slots[name])
                 for name in names
                 for index, row in enumerate(optimizer.rows)
             ]
@@ -501,7 +505,7 @@ class Updates:
         known |= set(optimizer.slot_names()) | ({"momentum_buffer"} if optimizer.rule is RULES["sgd"] else set())
         if not set(names) <= known or len(counts) != len(optimizer.counts):
             raise _Refused(f"the optimizer's state is {sorted(known)} of {len(optimizer.counts)} parameters")
-        channel.reply({})
+        channel.reply(asked, {})
         with optimizer.lock:
             optimizer.counts = [_count(count) for count in counts]
             for row in optimizer.rows:
@@ -510,7 +514,7 @@ class Updates:
                 optimizer.need_slots(optimizer.rule.slots_of(group))
             optimizer.need_slots(names)
             for name in names:
-                channel.take(asked["optimizer"], f"load.{name}", [row.slots[name] for row in optimizer.rows])
+                channel.take(asked, f"load.{name}", [row.slots[name] for row in optimizer.rows])
 
 
 def _groups_of(optimizer: _Optimizer, asked: Mapping[str, Any]) -> list[Numbers]:
