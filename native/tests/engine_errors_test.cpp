@@ -2,11 +2,13 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "engine_fixtures.hpp"
+#include "sim_job.hpp"
 
 using namespace ringcore;
 using namespace ringcore::testing;
@@ -110,5 +112,24 @@ TEST_CASE("the second try of an operation that a rank does not submit has a dead
     REQUIRE(cluster.runtime(0).wait(*operation, 10 * kSecond, {}));
     REQUIRE(operation->error != nullptr);
     CHECK(operation->error->kind() == ErrorKind::kTimeout);
+  }
+}
+
+TEST_CASE("what a rank refuses is told at once also where the others wait in different operations") {
+  SimJob job(3);
+  std::vector<std::vector<float>> data(2, std::vector<float>(4));
+  std::vector<std::shared_ptr<engine::Operation>> operations;
+  for (const Rank rank : {0, 1}) {
+    operations.push_back(SimJob::allreduce("t" + std::to_string(rank), data[static_cast<std::size_t>(rank)]));
+    job.submit(rank, operations.back());
+    job.engine(rank).wanted(*operations.back(), false);
+  }
+  // More than the others have announced: what they wait for comes last.
+  for (const char* name : {"a", "b", "c", "d", "t1", "t0"}) job.engine(2).refuse(engine::kWorld, name, "all of it");
+  REQUIRE(job.run_until([&] { return operations[0]->done() && operations[1]->done(); }));
+  for (const auto& operation : operations) {
+    REQUIRE(operation->error != nullptr);
+    CHECK(operation->error->kind() == ErrorKind::kMismatch);
+    CHECK(std::string(operation->error->what()) == "rank 2 refused all of it");
   }
 }

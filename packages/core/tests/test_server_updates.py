@@ -13,6 +13,7 @@ from ringcore.job.updates import Clock, flags_of_text, flags_to_text, pair_numbe
 
 SGD: dict[str, Any] = {
     "lr": 0.5, "momentum": 0.0, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False, "maximize": False,
+    "rate_in_momentum": False,
 }  # fmt: skip
 
 

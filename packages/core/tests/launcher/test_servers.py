@@ -123,7 +123,8 @@ SERVED = """
 import numpy as np, ringcore as ring
 from ringcore.adapter import Placed, Served
 ring.init()
-numbers = dict(lr=0.5, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False, maximize=False)
+numbers = dict(lr=0.5, momentum=0.0, dampening=0.0, weight_decay=0.0)
+numbers |= dict(nesterov=False, maximize=False, rate_in_momentum=False)
 served = Served("sgd", [numbers], "float32", [1000, 1], [Placed(0, 0, 1000, 0), Placed(1, 0, 1, 0)], {staleness})
 rows = [np.ones(1000, np.float32), np.ones(1, np.float32)]
 served.send_weights(rows)

@@ -70,6 +70,7 @@ from ringcore_mxnet.kvstore import Ring
 from ringcore_mxnet.local import DiLoCoTrainer, LocalSGDTrainer
 from ringcore_mxnet.optimizer import DistributedOptimizer
 from ringcore_mxnet.parameters import broadcast_parameters
+from ringcore_mxnet.served import ServedRing
 from ringcore_mxnet.sync_batch_norm import SyncBatchNorm
 from ringcore_mxnet.trainer import DistributedTrainer
 
@@ -86,6 +87,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Ring",
+    "ServedRing",
     "Sum",
     "SyncBatchNorm",
     "__version__",

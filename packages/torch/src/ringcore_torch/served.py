@@ -25,7 +25,8 @@ def _numbers_of_sgd(group: Mapping[str, Any]) -> dict[str, float | bool]:
     numbers: dict[str, float | bool] = {
         name: float(group[name]) for name in ("lr", "momentum", "dampening", "weight_decay")
     }
-    return {**numbers, "nesterov": bool(group["nesterov"]), "maximize": bool(group["maximize"])}
+    flags = {name: bool(group[name]) for name in ("nesterov", "maximize")}
+    return {**numbers, **flags, "rate_in_momentum": False}
 
 
 def _numbers_of_adam(group: Mapping[str, Any]) -> dict[str, float | bool]:

@@ -69,7 +69,10 @@ def _step_sgd(values: Row, gradient: Row, slots: Slots, numbers: Numbers, before
         gradient *= -1
     if numbers["weight_decay"]:
         gradient += numbers["weight_decay"] * values
-    momentum = numbers["momentum"]
+    momentum, rate = numbers["momentum"], numbers["lr"]
+    if numbers["rate_in_momentum"]:
+        gradient *= rate
+        rate = 1.0
     if momentum:
         kept = slots["momentum_buffer"]
         if before == 0:
@@ -81,7 +84,7 @@ def _step_sgd(values: Row, gradient: Row, slots: Slots, numbers: Numbers, before
             gradient += momentum * kept
         else:
             gradient = kept
-    values -= numbers["lr"] * gradient
+    values -= rate * gradient
 
 
 def _step_adam(values: Row, gradient: Row, slots: Slots, numbers: Numbers, before: int) -> None:
@@ -124,7 +127,7 @@ def _step_adagrad(values: Row, gradient: Row, slots: Slots, numbers: Numbers, be
 RULES = {
     "sgd": Rule(
         numbers=frozenset({"lr", "momentum", "dampening", "weight_decay"}),
-        flags=frozenset({"nesterov", "maximize"}),
+        flags=frozenset({"nesterov", "maximize", "rate_in_momentum"}),
         slots_of=lambda numbers: ("momentum_buffer",) if numbers["momentum"] else (),
         counts=lambda numbers: bool(numbers["momentum"]),
         step=_step_sgd,

@@ -74,8 +74,8 @@ class Context:
     hosts: list[int] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)
     server_hosts: list[int] = field(default_factory=list)  # as `host_of`, of the servers behind the ranks
-    # Once servers hold an optimizer, by server: the process set of all ranks and it; and that of this rank and it, where
-    # ranks step for themselves.
+    # Once servers hold an optimizer, by server: the process set of all ranks and it; and where ranks
+    # step for themselves, that of this rank and it.
     server_sets: list[Any] = field(default_factory=list)
     server_pairs: list[Any] = field(default_factory=list)
     told: ToldNetwork | None = None  # what lies between the hosts
