@@ -125,8 +125,10 @@ TEST_CASE("what a rank refuses is told at once also where the others wait in dif
     job.engine(rank).wanted(*operations.back(), false);
   }
   // More than the others have announced: what they wait for comes last.
+  const Nanoseconds begin = job.now();
   for (const char* name : {"a", "b", "c", "d", "t1", "t0"}) job.engine(2).refuse(engine::kWorld, name, "all of it");
   REQUIRE(job.run_until([&] { return operations[0]->done() && operations[1]->done(); }));
+  CHECK(job.now() - begin < kSecond);  // and not when somebody asks who is missing
   for (const auto& operation : operations) {
     REQUIRE(operation->error != nullptr);
     CHECK(operation->error->kind() == ErrorKind::kMismatch);

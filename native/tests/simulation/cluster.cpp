@@ -64,7 +64,8 @@ Cluster::Cluster(const Workload& workload, std::vector<Fault> faults, Draw& draw
     std::vector<std::size_t>& counts = own_counts_.emplace_back();
     for (Rank rank = 0; rank < nodes(); ++rank) {
       const std::size_t all = phase.requests.size();
-      counts.push_back(phase.joins && rank < workload.ranks ? static_cast<std::size_t>(draw.below(static_cast<int>(all) + 1)) : all);
+      counts.push_back(
+          phase.joins && rank < workload.ranks ? static_cast<std::size_t>(draw.below(static_cast<int>(all) + 1)) : all);
     }
   }
   states_.resize(static_cast<std::size_t>(nodes()));
@@ -509,8 +510,7 @@ void Cluster::act(RankState& state, const Action& action) {
     }
     case Action::Kind::kMeet: return meet(state);
     case Action::Kind::kOffer: return offer(state, *workload_.phases[action.index].offer);
-    case Action::Kind::kAddSet:
-      return add_set(state, action.index);
+    case Action::Kind::kAddSet: return add_set(state, action.index);
     case Action::Kind::kRemoveSet:
       if (state.engine->failure() == nullptr) state.engine->remove_process_set(state.sets[action.index]);
       return;
