@@ -70,8 +70,7 @@ struct EngineConfig {
   std::uint32_t epoch = 0;
   std::vector<std::unique_ptr<transport::Link>> links;  // by rank, null at `rank`
   std::vector<int> host_of;  // by rank; ranks of one host share memory
-  int serving =
-      0;  // the last so many ranks are servers: nobody submits anything there in the world, see add_process_set
+  int serving = 0;  // the last so many ranks are servers, which submit nothing in the world, see add_process_set
   plan::Links network;  // what is told of it; hosts by these numbers
   transport::Readiness* readiness = nullptr;  // of sockets that links watch together, which outlives the engine
   transport::Arena* arena = nullptr;  // null: no registered memory

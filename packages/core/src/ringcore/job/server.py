@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 
 from ringcore._errors import InvalidArgument, RingcoreError
 from ringcore.bootstrap.sockets import RanksMissingError
@@ -15,7 +14,7 @@ from ringcore.environment.placement import find_placement
 from ringcore.job.attention import start_attention_thread
 from ringcore.job.connect import connect_context
 from ringcore.job.lifecycle import shutdown
-from ringcore.job.state import Context, set_context
+from ringcore.job.state import set_context
 from ringcore.job.updates import Updates
 from ringcore.job.watch import start_watch
 
@@ -33,23 +32,12 @@ def serve() -> None:
     try:
         current.attention_thread = start_attention_thread(current)
         start_watch(current)
-        sums = threading.Thread(target=_take_part, args=(current,), name="ringcore-serve", daemon=True)
-        sums.start()
-        current.runtime.add_service_thread(sums.native_id or 0)
-        Updates(current).run()
-        sums.join()
+        Updates(current).run()  # whoever waits for requests carries out what the ranks agree on meanwhile
+        current.runtime.serve()
     except RingcoreError as error:  # The ranks are told the same, and say so.
         _log.info("rank %d (server %d): %s", current.rank, current.rank - current.size, error)
     finally:
         shutdown()
-
-
-def _take_part(current: Context) -> None:
-    """Carry out what the ranks agree on, until all have left or the job has failed."""
-    try:
-        current.runtime.serve()
-    except RingcoreError as error:  # The ranks are told the same, and say so.
-        _log.info("rank %d (server %d): %s", current.rank, current.rank - current.size, error)
 
 
 def main() -> None:
