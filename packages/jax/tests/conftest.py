@@ -6,13 +6,20 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from support.on_ranks import DEVICE, IN_A_RANK, pytest_pyfunc_call, pytest_runtest_logreport, start
+from support.on_ranks import (
+    DEVICE,
+    IN_A_RANK,
+    pytest_pyfunc_call,
+    pytest_runtest_logreport,
+    shared_folder,
+    start,
+)
 
 os.environ["JAX_PLATFORMS"] = DEVICE
 if DEVICE == "cuda":
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # ranks may share it
 
-__all__ = ["pytest_pyfunc_call", "pytest_runtest_logreport", "start"]
+__all__ = ["pytest_pyfunc_call", "pytest_runtest_logreport", "shared_folder", "start"]
 
 
 @pytest.fixture(scope="session", autouse=True)

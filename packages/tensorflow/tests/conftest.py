@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
-from support.on_ranks import IN_A_RANK, pytest_pyfunc_call, pytest_runtest_logreport, start
+from support.on_ranks import IN_A_RANK, pytest_pyfunc_call, pytest_runtest_logreport, shared_folder, start
 
 os.environ.update(TF_ENABLE_ONEDNN_OPTS="0", KERAS_BACKEND="tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -17,7 +17,7 @@ with warnings.catch_warnings():  # what TensorFlow imports is not ours
     import ringcore_tensorflow as ring
     import tensorflow as tf
 
-__all__ = ["pytest_pyfunc_call", "pytest_runtest_logreport", "start"]
+__all__ = ["pytest_pyfunc_call", "pytest_runtest_logreport", "shared_folder", "start"]
 
 
 @pytest.fixture(scope="session", autouse=True)

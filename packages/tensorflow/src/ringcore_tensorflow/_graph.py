@@ -43,6 +43,24 @@ def run_independently(result: Any) -> None:
         manager.run_independently(getattr(result, "op", result))
 
 
+def taken(now: Any, way: int, function: Callable[[list[Any]], list[Any]], tensors: list[Any]) -> list[Any]:
+    """What a function makes of tensors where its way is the one that is taken; the tensors elsewhere.
+
+    Args:
+        now: The index of the way that is taken; in a graph possibly a tensor.
+        way: The function's.
+        function: Has one result for each tensor, of its kind.
+        tensors: At least one.
+    """
+    if isinstance(now, int):
+        return function(tensors) if now == way else tensors
+    found: list[Any] = tf.cond(
+        tf.equal(now, way), lambda: function(tensors), lambda: [tf.identity(tensor) for tensor in tensors]
+    )
+    run_independently(found[0].op.inputs[0])  # what has made it: `cond` returns copies
+    return found
+
+
 def refuse_xla(what: str) -> None:
     """Tell at once what would fail later, when XLA meets an op that it does not know.
 

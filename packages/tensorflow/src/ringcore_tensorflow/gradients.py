@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from ringcore.adapter import ProcessSet, ReduceOp, global_process_set
 
 from ringcore_tensorflow import _operations as dense
 from ringcore_tensorflow import sparse
-from ringcore_tensorflow._graph import as_written, refuse_xla
+from ringcore_tensorflow._graph import as_written, refuse_xla, runs_in_session, taken
 from ringcore_tensorflow.compression import Compression, Compressor
 from ringcore_tensorflow.naming import once_in_graph
 
@@ -68,7 +69,6 @@ class Reduction:
                 shapes. In the order in which a forward needs the variables.
             names: Of the variables, for errors; the same on every rank.
         """
-        adapter.tell_untuned("TensorFlow", "the operations of a function are those that it was traced with")
         results = list(gradients)
         whole: list[int] = []
         for i, gradient in enumerate(gradients):
@@ -79,6 +79,7 @@ class Reduction:
                 results[i] = tf.convert_to_tensor(gradient)
                 whole.append(i)
         if isinstance(self.compression, adapter.Exchange):
+            adapter.tell_untuned(self.who, f"{type(self.compression).__name__} sends in a way of its own")
             if len(set(names)) < len(names):  # TensorFlow gives a name to as many variables as are made with it
                 names = [f"{i}.{name}" for i, name in enumerate(names)]
             averages = self._exchange(self.compression, {names[i]: results[i] for i in whole})
@@ -91,23 +92,49 @@ class Reduction:
         self, whole: list[int], results: list[Any], names: Sequence[str], compression: type[Compressor] | str
     ) -> list[Any]:
         """Let the results at these places be those of all ranks."""
-        buckets = self._buckets(whole, results)
         # In eager mode each one is waited for before the next one begins, and a single one has nobody to overtake.
-        has_order = self.has_order and len(buckets) > 1 and not tf.executing_eagerly()
-        for bucket in buckets:
+        several = not tf.executing_eagerly()
+        dealt = self._dealt([results[i] for i in whole], [names[i] for i in whole], several=several)
+        now = self._way(dealt, results[whole[-1]]) if whole else 0
+        for part in dealt.parts:
+            bucket = [whole[i] for i in part.indices]
             first, last = names[bucket[0]], names[bucket[-1]]
             title = first if len(bucket) == 1 else f"{first}..{last}"
-            reduced = dense.grouped_allreduce(
-                [results[i] for i in bucket], op=self.op, name=once_in_graph(f"{self.name}.{title}"),
+            has_order = part.at_once or (self.has_order and part.siblings > 1 and several)
+            reduce = functools.partial(
+                dense.grouped_allreduce, op=self.op, name=once_in_graph(f"{self.name}.{title}{part.suffix}"),
                 compression=compression, prescale_factor=1.0 / self.gradient_predivide_factor,
                 postscale_factor=self.gradient_predivide_factor, process_set=self.process_set,
-                priority=adapter.priority_of(bucket[0]) if has_order else 0,
+                # Of equal ones the first released is the most urgent.
+                priority=adapter.priority_of(0 if part.at_once else bucket[0]) if has_order else 0,
             )  # fmt: skip
-            for i, result in zip(bucket, reduced, strict=True):
+            for i, result in zip(bucket, taken(now, part.way, reduce, [results[i] for i in bucket]), strict=True):
                 results[i] = result
         if tf.executing_eagerly():
             adapter.followed()  # the step is that of these ranks
         return results
+
+    def _dealt(self, tensors: list[Any], names: Sequence[str], *, several: bool) -> adapter.Dealt:
+        """How they are dealt out to operations, of which several may be under way at a time."""
+        sizes = [(tensor.shape.num_elements() or 0) * tensor.dtype.size for tensor in tensors]
+        name = f"{self.name}.{names[0]}..{names[-1]}" if names else self.name
+        return adapter.dealt(
+            "TensorFlow", name, sizes, self.process_set, groups=self.groups, at_once=several and not self.has_order,
+            why_not="a session runs what it is asked for, and knows no steps" if runs_in_session() else "",
+        )  # fmt: skip
+
+    def _way(self, dealt: adapter.Dealt, last: Any) -> Any:
+        """The index of the way in which this step sends; in a graph what gives it when the graph runs.
+
+        Args:
+            dealt: Has the ways.
+            last: The gradient that backward makes first.
+        """
+        if not dealt.is_tried or tf.executing_eagerly():
+            return dealt.begin_step()
+        with tf.control_dependencies([last]):  # which needs the weights that the step before has made
+            found = tf.numpy_function(lambda: np.int32(dealt.begin_step()), [], tf.int32)
+        return tf.ensure_shape(found, [])
 
     def _exchange(self, exchange: adapter.Exchange, gradients: dict[str, Any]) -> list[Any]:
         """Their averages: in a graph by a call of Python, which waits for the other ranks when it runs.
@@ -132,10 +159,6 @@ class Reduction:
         refuse_xla(type(exchange).__name__)
         found = tf.numpy_function(averages, tensors, [tensor.dtype for tensor in tensors]) if tensors else []
         return [tf.ensure_shape(each, tensor.shape) for each, tensor in zip(found, tensors, strict=True)]
-
-    def _buckets(self, indices: list[int], tensors: list[Any]) -> list[list[int]]:
-        sizes = [(tensors[i].shape.num_elements() or 0) * tensors[i].dtype.size for i in indices]
-        return [[indices[i] for i in bucket] for bucket in adapter.buckets(sizes, self.groups)]
 
 
 def divided(gradient: Any, divisor: float) -> Any:

@@ -47,6 +47,7 @@ from ringcore.adapter.compression import (
     reduce_compressed,
     round_to_quantised,
 )
+from ringcore.adapter.dealings import Dealt, Part, dealt
 from ringcore.adapter.device import DeviceArray
 from ringcore.adapter.error_feedback import ErrorFeedback
 from ringcore.adapter.exchange import Exchange, check_exchange_options
@@ -103,6 +104,7 @@ __all__ = [
     "Choices",
     "Compressor",
     "Context",
+    "Dealt",
     "DeviceArray",
     "ErrorFeedback",
     "Exchange",
@@ -112,6 +114,7 @@ __all__ = [
     "Handle",
     "Node",
     "Offer",
+    "Part",
     "Placed",
     "Placement",
     "ProcessSet",
@@ -158,6 +161,7 @@ __all__ = [
     "comparable",
     "context",
     "copy",
+    "dealt",
     "dealt_evenly",
     "dealt_out",
     "different_weights",

@@ -37,11 +37,13 @@ def check_gradient_options(op: ReduceOp, groups: int | None = None, gradient_pre
 SMALL_BYTES: int = _native.DIRECT_BYTES
 
 # A bucket is full when it has so much.
-_BUCKET_BYTES = 4 << 20
+BUCKET_BYTES = 4 << 20
 _MOST_IN_BUCKET = 2000  # a group is described in one record
 
 
-def buckets(sizes: Sequence[int], groups: int | None = None) -> list[list[int]]:
+def buckets(
+    sizes: Sequence[int], groups: int | None = None, *, bucket_bytes: int | None = None
+) -> list[list[int]]:
     """Deal gradients out to operations: those that go together are still in the caches when they are reduced.
 
     In an elastic job they all go together. An operation runs as a whole, so that a step is the work of the same ranks,
@@ -50,6 +52,7 @@ def buckets(sizes: Sequence[int], groups: int | None = None) -> list[list[int]]:
     Args:
         sizes: Of the gradients, in bytes, in the order of their parameters; on every rank the same.
         groups: As many operations as the user wants; None: by size.
+        bucket_bytes: By size, a bucket is full when it has so much; None: some megabytes.
 
     Returns:
         Indices of the gradients, the last ones first: that is the order in which backward makes them.
@@ -59,9 +62,10 @@ def buckets(sizes: Sequence[int], groups: int | None = None) -> list[list[int]]:
     if groups is not None:
         return dealt_out(len(sizes), groups)
     found: list[list[int]] = []
-    filled = _BUCKET_BYTES
+    full = BUCKET_BYTES if bucket_bytes is None else bucket_bytes
+    filled = full
     for index in reversed(range(len(sizes))):
-        if filled >= _BUCKET_BYTES:
+        if filled >= full:
             found.append([])
             filled = 0
         found[-1].insert(0, index)

@@ -49,7 +49,7 @@ def tell_untuned(what: str, why: str) -> None:
 class Tuner(Generic[Way]):
     """Tries ways to do a step, one after the other, and goes on with the quickest.
 
-    Every rank makes the same tuners and calls `after_step` behind the same steps. A rank measures by itself; at the end
+    Every rank makes the same tuners and calls `after_step` behind the same steps, or `begin_step` in each. A rank measures by itself; at the end
     of a round of trials all take the largest of what the ranks have measured, in one small allreduce, so that they
     decide alike. Rank 0 of the process set keeps in a file what was decided. The next job of this shape tries only that
     against the first way, and begins from scratch where the first way is quicker.
@@ -89,6 +89,7 @@ class Tuner(Generic[Way]):
         self._tries_kept = False
         self._expected = 0.0  # seconds that a step has taken when it was decided; 0: nobody knows
         self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._has_begun = False
         self._looks_in = _LOOK_EVERY
         # In an elastic job a step may be done twice, and by other ranks.
         self._over = is_elastic() or self._process_set.size() == 1
@@ -121,6 +122,21 @@ class Tuner(Generic[Way]):
             else:
                 self._watch(seconds)
         self._since = self._clock()
+
+    def begin_step(self) -> int:
+        """This rank has come to the same place of its next step, and so has made the one before; for who sees no end.
+
+        Returns:
+            How this step is to be done: the index of a way.
+
+        Raises:
+            RingcoreError: See `after_step`.
+        """
+        if self._has_begun:
+            self.after_step()
+        else:
+            self._has_begun, self._since = True, self._clock()
+        return self._in_use
 
     def _give_up(self) -> None:
         """Ranks have joined, which have missed what the others decided: from here on nothing is tried, on any rank."""
