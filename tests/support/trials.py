@@ -13,7 +13,7 @@ import ringcore
 from ringcore import adapter
 from ringcore.adapter import dealings, gradients
 
-MOST_STEPS = 300
+MOST_STEPS = 160
 # Of a bucket; the tests' gradients are several times as large.
 BUCKET_BYTES = 4000
 

@@ -80,7 +80,9 @@ def test_trials_that_were_asked_for_and_are_not_made_are_told_of_once(
     current = adapter.context()
     monkeypatch.setattr(current, "settings", dataclasses.replace(current.settings, autotune=True))
     for _ in range(2):
-        wrapped = ring.DistributedOptimizer(OPTIMIZERS["sgd"](), check_weights=False)
+        wrapped = ring.DistributedOptimizer(
+            OPTIMIZERS["sgd"](), check_weights=False, compression=ring.Compression.topk(0.5)
+        )
         trained(compiled(model(), wrapped), *data(2 * BATCH), BATCH)
     assert caplog.text.count("RINGCORE_AUTOTUNE does nothing for") == 1
 

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import ringcore_tensorflow as ring
 import tensorflow as tf
-from ringcore.adapter import tuning
 from ringcore_tensorflow.gradients import Reduction
 from support.on_ranks import TWO, TWO_OVER_TCP, on
-from support.trials import Trials, check_trials
+from support.trials import check_trials
 
 LAYERS, WIDTH = 12, 16
 

@@ -318,8 +318,13 @@ def lower_behind_the_last(lower: Any, context: Any, operands: Sequence[Any], **a
     """Make a call of the program which runs behind the one before it."""
     context, arguments = _after_the_last(context, operands)
     results: Any = lower(context, *arguments, **attributes)
-    context.module_context.cached_primitive_lowerings[_TARGET] = results[0].owner.operation
+    run_behind(context, results[0].owner.operation)
     return results
+
+
+def run_behind(context: Any, operation: Any) -> None:
+    """Let the next call of the program run behind an operation of it, which has a result."""
+    context.module_context.cached_primitive_lowerings[_TARGET] = operation
 
 
 def _refuse_platform(context: Any, *_: Any, call: Call) -> Any:

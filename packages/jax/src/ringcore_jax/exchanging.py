@@ -21,10 +21,8 @@ from jax.interpreters import ad, batching, mlir
 from ringcore import InvalidArgument, adapter
 from ringcore.adapter import Exchange, ProcessSet
 
-from ringcore_jax._calls import LIBRARY, for_library, lower_behind_the_last
+from ringcore_jax import in_python
 from ringcore_jax._host import HostArrays
-
-_TARGET = "ringcore_exchange"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,9 +64,7 @@ class Exchanging:
         program = _InProgram(
             self, tuple(names), tuple(leaf.shape for leaf in leaves), tuple(np.dtype(leaf.dtype) for leaf in leaves)
         )
-        if program not in _in_programs:  # a trace of the same step gives the same program
-            _in_programs.append(program)  # compiled programs outlive whoever made them
-        averages: list[Any] = _exchange_p.bind(*leaves, number=_in_programs.index(program))
+        averages: list[Any] = _exchange_p.bind(*leaves, number=in_python.number_of(program))
         return averages
 
     def average_in_place(self, names: Sequence[str], arrays: Sequence[Any]) -> None:
@@ -87,8 +83,8 @@ class _InProgram:
     shapes: Sequence[tuple[int, ...]]
     dtypes: Sequence[np.dtype[Any]]
 
-    def average(self, addresses: Sequence[int]) -> None:
-        """What lies there."""
+    def __call__(self, addresses: Sequence[int]) -> None:
+        """Average what lies there."""
         arrays = []
         for address, shape, dtype in zip(addresses, self.shapes, self.dtypes, strict=True):
             nbytes = math.prod(shape) * dtype.itemsize
@@ -97,38 +93,13 @@ class _InProgram:
         self.exchanging.average_in_place(self.names, arrays)
 
 
-_in_programs: list[_InProgram] = []
-
-_Exchange = ctypes.CFUNCTYPE(
-    ctypes.c_size_t, ctypes.c_int64, ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t, ctypes.c_void_p,
-    ctypes.c_size_t,
-)  # fmt: skip
-
-
-def _exchange(number: int, data: Any, count: int, message: int, capacity: int) -> int:
-    return for_library(lambda: _in_programs[number].average([data[i] or 0 for i in range(count)]), message, capacity)
-
-
-_exchange_for_library = _Exchange(_exchange)  # as long as the library has it
-LIBRARY.ringcore_jax_exchange_with(_exchange_for_library)
-jax.ffi.register_ffi_target(
-    _TARGET,
-    jax.ffi.pycapsule(LIBRARY.ringcore_jax_exchange),  # type: ignore[no-untyped-call]
-    platform="cpu",
-)
-_exchange_p: Any = Primitive(_TARGET)
+_exchange_p: Any = Primitive("ringcore_exchange")
 _exchange_p.multiple_results = True
 _exchange_p.def_abstract_eval(lambda *gradients, **_: list(gradients))
 
 
-def _lower(context: Any, *operands: Any, number: int) -> Any:
-    aliases = {i: i for i in range(len(operands))}
-    lower = jax.ffi.ffi_lowering(_TARGET, has_side_effect=True, operand_output_aliases=aliases)
-    return lower_behind_the_last(lower, context, operands, number=np.int64(number))
-
-
 def _refused(number: int, why: str) -> InvalidArgument:
-    kind = type(_in_programs[number].exchanging.exchange).__name__
+    kind = type(in_python.call_of(number).exchanging.exchange).__name__
     return InvalidArgument(f"{kind} {why}")
 
 
@@ -142,7 +113,7 @@ def _refuse_platform(context: Any, *_: Any, number: int) -> NoReturn:
 
 
 mlir.register_lowering(_exchange_p, _refuse_platform, cacheable=False)
-mlir.register_lowering(_exchange_p, _lower, platform="cpu", cacheable=False)
+mlir.register_lowering(_exchange_p, in_python.lower, platform="cpu", cacheable=False)
 
 
 def _refuse_transform(*_: Any, number: int) -> NoReturn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -14,6 +15,7 @@ from ringcore_jax._operations import allreduce
 from ringcore_jax.compression import Compression, Compressor
 from ringcore_jax.exchanging import Exchanging
 from ringcore_jax.start import Comparison
+from ringcore_jax.tuning import end_ways, taken, way_of_step
 
 if TYPE_CHECKING:
     import optax
@@ -55,24 +57,28 @@ def _reduced(
     who: str,
 ) -> Any:
     """`allreduce_gradients`, for whoever was made with these arguments."""
-    adapter.tell_untuned("JAX", "a compiled program makes the operations that it was traced with, one after the other")
     found, structure = jax.tree.flatten_with_path(gradients)
     leaves = [leaf for _, leaf in found]
     # Integer parameters have gradients without values.
     floats = [leaf for leaf in leaves if leaf.dtype != jax.dtypes.float0]
     if isinstance(compressor, Exchange):
         adapter.check_exchange_options(compressor, op, gradient_predivide_factor=gradient_predivide_factor)
+        adapter.tell_untuned(who, f"{type(compressor).__name__} sends in a way of its own")
         exchanging = Exchanging(compressor, name, process_set, who, {"compression": compressor})
         paths = [path for path, leaf in found if leaf.dtype != jax.dtypes.float0]
         return _with_floats(structure, leaves, exchanging.average(_names_of(paths), floats))
-    for number, bucket in enumerate(adapter.buckets([leaf.size * leaf.dtype.itemsize for leaf in floats])):
-        reduced = allreduce(
-            [floats[i] for i in bucket], op=op, name=f"{name}.{number}", compression=compressor,
+    dealt = adapter.dealt("JAX", name, [leaf.size * leaf.dtype.itemsize for leaf in floats], process_set)
+    now = way_of_step(dealt, floats)
+    for part in dealt.parts:
+        reduce = partial(
+            allreduce, op=op, name=f"{name}.{part.number}{part.suffix}", compression=compressor,
             process_set=process_set, prescale_factor=1.0 / gradient_predivide_factor,
             postscale_factor=gradient_predivide_factor,
         )  # fmt: skip
-        for i, leaf in zip(bucket, reduced, strict=True):
+        reduced, now = taken(now, part.way, reduce, [floats[i] for i in part.indices])
+        for i, leaf in zip(part.indices, reduced, strict=True):
             floats[i] = leaf
+    end_ways(now)
     return _with_floats(structure, leaves, floats)
 
 

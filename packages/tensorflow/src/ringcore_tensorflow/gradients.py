@@ -130,7 +130,7 @@ class Reduction:
             dealt: Has the ways.
             last: The gradient that backward makes first.
         """
-        if not dealt.is_tried or tf.executing_eagerly():
+        if dealt.tuner is None or tf.executing_eagerly():
             return dealt.begin_step()
         with tf.control_dependencies([last]):  # which needs the weights that the step before has made
             found = tf.numpy_function(lambda: np.int32(dealt.begin_step()), [], tf.int32)

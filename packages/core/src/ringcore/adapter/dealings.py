@@ -68,23 +68,14 @@ class Dealt:
         parts: The operations of all ways. Of those whose gradients backward has made first come first, so that a
             program which does one after the other, and passes by those of ways that it does not take, waits for no
             gradient without need.
-        is_tried: Whether there are several ways.
-
-    Args:
-        ways: See above.
         tuner: What tries them; None where there is one.
     """
 
     def __init__(self, ways: Sequence[Dealing], tuner: Tuner[Dealing] | None) -> None:
         self.ways = list(ways)
-        self._tuner = tuner
+        self.tuner = tuner
         parts = [part for way, dealing in enumerate(ways) for part in _parts_of(way, dealing)]
         self.parts = sorted(parts, key=lambda part: -min(part.indices)) if len(self.ways) > 1 else parts
-
-    @property
-    def is_tried(self) -> bool:
-        """See above."""
-        return self._tuner is not None
 
     def begin_step(self) -> int:
         """The index of the way of the step that has come to its gradients. Once a step; on all ranks.
@@ -92,7 +83,7 @@ class Dealt:
         Raises:
             RingcoreError: What an allreduce raises.
         """
-        return 0 if self._tuner is None else self._tuner.begin_step()
+        return 0 if self.tuner is None else self.tuner.begin_step()
 
 
 def _parts_of(way: int, dealing: Dealing) -> list[Part]:

@@ -41,9 +41,7 @@ BUCKET_BYTES = 4 << 20
 _MOST_IN_BUCKET = 2000  # a group is described in one record
 
 
-def buckets(
-    sizes: Sequence[int], groups: int | None = None, *, bucket_bytes: int | None = None
-) -> list[list[int]]:
+def buckets(sizes: Sequence[int], groups: int | None = None, *, bucket_bytes: int | None = None) -> list[list[int]]:
     """Deal gradients out to operations: those that go together are still in the caches when they are reduced.
 
     In an elastic job they all go together. An operation runs as a whole, so that a step is the work of the same ranks,

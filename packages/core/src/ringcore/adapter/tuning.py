@@ -49,10 +49,10 @@ def tell_untuned(what: str, why: str) -> None:
 class Tuner(Generic[Way]):
     """Tries ways to do a step, one after the other, and goes on with the quickest.
 
-    Every rank makes the same tuners and calls `after_step` behind the same steps, or `begin_step` in each. A rank measures by itself; at the end
-    of a round of trials all take the largest of what the ranks have measured, in one small allreduce, so that they
-    decide alike. Rank 0 of the process set keeps in a file what was decided. The next job of this shape tries only that
-    against the first way, and begins from scratch where the first way is quicker.
+    Every rank makes the same tuners and calls `after_step` behind the same steps, or `begin_step` in each. A rank
+    measures by itself; at the end of a round of trials all take the largest of what the ranks have measured, in one
+    small allreduce, so that they decide alike. Rank 0 of the process set keeps in a file what was decided. The next job
+    of this shape tries only that against the first way, and begins from scratch where the first way is quicker.
 
     Args:
         name: Identifies what is tuned, on all ranks.

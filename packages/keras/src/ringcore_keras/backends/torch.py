@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
-from ringcore import Average, InvalidArgument, Min, Sum
+from ringcore import Average, InvalidArgument, Min, Sum, adapter
 from ringcore.adapter import Exchange, ProcessSet, is_elastic, reduce_compressed, tell_untuned
-from ringcore_torch import Compression, allreduce, grouped_allreduce, grouped_allreduce_
+from ringcore_torch import (
+    Compression,
+    allreduce,
+    grouped_allreduce,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+    synchronize,
+)
 from ringcore_torch import allgather as gathered
 from ringcore_torch import reducescatter as scattered
 from ringcore_torch.exchanging import array_of
@@ -19,20 +25,47 @@ from ringcore_keras.options import Options
 
 def reduce_gradients(gradients: Sequence[Any], names: Sequence[str], options: Options) -> list[Any]:
     """The gradients of all ranks, in place where they are not compressed."""
-    tell_untuned("Keras on PyTorch", "all gradients go in one operation, when backward is done")
-    title = names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}"
-    # In an elastic job what the sums are made of stays: they are made again when a rank is lost.
-    reduce = partial(
-        grouped_allreduce if is_elastic() else grouped_allreduce_, op=options.op, name=f"{options.name}.{title}",
-        prescale_factor=1.0 / options.gradient_predivide_factor, postscale_factor=options.gradient_predivide_factor,
-        process_set=options.process_set,
-    )  # fmt: skip
     if isinstance(options.compression, Exchange):
+        tell_untuned("Keras on PyTorch", f"{type(options.compression).__name__} sends in a way of its own")
         return _exchanged(options.compression, gradients, names, options)
     compression = getattr(Compression, options.compression)
+    title = names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}"
+    dealt = adapter.dealt(
+        "Keras on PyTorch", f"{options.name}.{title}",
+        [gradient.numel() * gradient.element_size() for gradient in gradients], options.process_set,
+        whole=True, at_once=True, why_not="integers go in one operation" if compression.quantised else "",
+    )  # fmt: skip
+    now = dealt.begin_step()
+    parts = [part for part in dealt.parts if part.way == now]
+    arguments = {
+        "op": options.op, "prescale_factor": 1.0 / options.gradient_predivide_factor,
+        "postscale_factor": options.gradient_predivide_factor, "process_set": options.process_set,
+    }  # fmt: skip
+    # In an elastic job what the sums are made of stays: they are made again when a rank is lost.
+    start = grouped_allreduce_async if is_elastic() else grouped_allreduce_async_
+
+    def name_of(part: adapter.Part) -> str:
+        number = "" if part.siblings == 1 else f".{part.number}"
+        return f"{options.name}.{title}{part.suffix}{number}"
+
+    def reduce(sent: list[Any]) -> list[Any]:
+        # Of equal priorities the first released is the most urgent.
+        handles = [
+            start(
+                [sent[i] for i in part.indices], name=name_of(part),
+                priority=adapter.priority_of(0) if part.at_once else 0, **arguments,
+            )
+            for part in parts
+        ]  # fmt: skip
+        results = list(sent)
+        for part, handle in zip(parts, handles, strict=True):
+            for i, result in zip(part.indices, synchronize(handle), strict=True):
+                results[i] = result
+        return results
+
     with torch.no_grad():
         if compression.quantised:
-            return grouped_allreduce(gradients, compression=compression, **reduce.keywords)
+            return grouped_allreduce(gradients, name=name_of(parts[0]), compression=compression, **arguments)
         return reduce_compressed(compression, gradients, reduce)
 
 
