@@ -1,6 +1,7 @@
 """Measures what the trials of `--autotune` choose beside what is done without them, on six networks.
 
-    python benchmarks/tuning.py [--networks shm 100mbit 1gbit uneven long lossy] [--repeats 1] [--fresh]
+    python benchmarks/tuning.py [--networks shm 100mbit 1gbit uneven long lossy] [--framework torch] [--repeats 1]
+        [--fresh]
 
 Hosts are network namespaces. In each job one optimizer is tuned from scratch; then it and one that is not take turns,
 some steps at a time, in the same processes. Batches are such that computing takes about as long as communication.
@@ -49,29 +50,32 @@ def places(network: str) -> Iterator[list[Host]]:
         yield hosts
 
 
-def measured(network: str) -> dict[str, Any]:
+def measured(network: str, framework: str) -> dict[str, Any]:
     """Milliseconds of steps as they are without trials, and as they were chosen."""
     with places(network) as hosts, tempfile.TemporaryDirectory() as folder:
         environ = {
+            "TF_CPP_MIN_LOG_LEVEL": "2", "JAX_PLATFORMS": "cpu",
             "RINGCORE_AUTOTUNE": "1", "RINGCORE_AUTOTUNE_FILE": str(Path(folder, "tuned.json")),
             "RINGCORE_AUTOTUNE_WARMUP_SAMPLES": "2", "RINGCORE_AUTOTUNE_STEPS_PER_SAMPLE": "3",
         }  # fmt: skip
-        (found,) = run_ranks(hosts, "ringcore", str(BATCHES[network]), script=RANK, env=environ, limit_s=1200)
+        asked = str(BATCHES[network]), framework
+        (found,) = run_ranks(hosts, "ringcore", *asked, script=RANK, env=environ, limit_s=1200)
     static, tuned = (statistics.median(found["milliseconds"][name]) for name in ("static", "tuned"))
-    return {"network": network, **found, "static_over_tuned": static / tuned}
+    return {"network": network, "framework": framework, **found, "static_over_tuned": static / tuned}
 
 
 def main() -> None:
     """Measure, and write down what was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", choices=BATCHES, default=list(BATCHES))
+    parser.add_argument("--framework", choices=("torch", "tensorflow", "jax"), default="torch")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--fresh", action="store_true", help="begin the file anew")
     options = parser.parse_args()
     if options.fresh:
         RESULTS.unlink(missing_ok=True)
     for network in options.repeats * options.networks:
-        line = json.dumps(measured(network))
+        line = json.dumps(measured(network, options.framework))
         print(line, flush=True)
         with RESULTS.open("a") as file:
             file.write(line + "\n")

@@ -63,7 +63,6 @@ def _reduced(
     floats = [leaf for leaf in leaves if leaf.dtype != jax.dtypes.float0]
     if isinstance(compressor, Exchange):
         adapter.check_exchange_options(compressor, op, gradient_predivide_factor=gradient_predivide_factor)
-        adapter.tell_untuned(who, f"{type(compressor).__name__} sends in a way of its own")
         exchanging = Exchanging(compressor, name, process_set, who, {"compression": compressor})
         paths = [path for path, leaf in found if leaf.dtype != jax.dtypes.float0]
         return _with_floats(structure, leaves, exchanging.average(_names_of(paths), floats))

@@ -84,9 +84,9 @@ mlir.register_lowering(_way_p, in_python.lower, platform="cpu", cacheable=False)
 
 
 def _lower_behind(context: Any, now: Any) -> Any:
-    barrier = mlir.hlo.OptimizationBarrierOp([now])
-    run_behind(context, barrier.operation)
-    return barrier.results
+    results: Any = mlir.lower_fun(lambda now: [jax.lax.optimization_barrier(now)])(context, now)  # type: ignore[no-untyped-call]
+    run_behind(context, results[0].owner.operation)
+    return results
 
 
 _behind_p: Any = Primitive("ringcore_behind")

@@ -121,8 +121,8 @@ def dealings(sizes: Sequence[int], *, whole: bool = False, at_once: bool = False
     return tried
 
 
-# What has tried ways for gradients of the same name and sizes goes on where a step of theirs is traced anew.
-_tuners: dict[object, Tuner[Dealing]] = {}
+# By what is asked for: who traces such a step anew, or makes one outside of a program, goes on with what was found.
+_made: dict[object, Dealt] = {}
 
 
 def dealt(
@@ -151,15 +151,17 @@ def dealt(
             tell_untuned(f"'{name}' of {framework}", why_not)
         usual = [list(range(len(sizes)))] if whole and groups is None else gradients.buckets(sizes, groups)
         return Dealt([Dealing(tuple(map(tuple, usual)), None)], None)
-    ways = dealings(sizes, whole=whole, at_once=at_once)
-    if len(ways) == 1:
-        tell_untuned(f"'{name}' of {framework}", "there is one way to send these")
-        return Dealt(ways, None)
-    key = (name, process_set, tuple(ways))
-    if key not in _tuners:
-        shape = f"{framework}: {len(sizes)} gradients of {sum(sizes)} bytes, usually {ways[0]}"
-        _tuners[key] = Tuner(f"{name}.sending", ways, _ask_each_time, process_set=process_set, shape=shape)
-    return Dealt(ways, _tuners[key])
+    key = (framework, name, tuple(sizes), process_set, whole, at_once)
+    if key not in _made:
+        ways = dealings(sizes, whole=whole, at_once=at_once)
+        tuner = None
+        if len(ways) == 1:
+            tell_untuned(f"'{name}' of {framework}", "there is one way to send these")
+        else:
+            shape = f"{framework}: {len(sizes)} gradients of {sum(sizes)} bytes, usually {ways[0]}"
+            tuner = Tuner(f"{name}.sending", ways, _ask_each_time, process_set=process_set, shape=shape)
+        _made[key] = Dealt(ways, tuner)
+    return _made[key]
 
 
 def _ask_each_time(_: Dealing) -> None:

@@ -281,8 +281,8 @@ class Settings:
         False,
         _flag,
         "1, true, yes, on, 0, false, no or off",
-        "PyTorch's DistributedOptimizer and MXNet's DistributedTrainer try ways to send gradients in the first steps, "
-        "and keep the quickest; others say in the log that they do not",
+        "what trains tries ways to send gradients in the first steps, and keeps the quickest; where it cannot, the log "
+        "says so",
     )
     autotune_file: str | None = _setting(
         None,

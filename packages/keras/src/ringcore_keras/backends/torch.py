@@ -37,7 +37,7 @@ def reduce_gradients(gradients: Sequence[Any], names: Sequence[str], options: Op
     )  # fmt: skip
     now = dealt.begin_step()
     parts = [part for part in dealt.parts if part.way == now]
-    arguments = {
+    arguments: dict[str, Any] = {
         "op": options.op, "prescale_factor": 1.0 / options.gradient_predivide_factor,
         "postscale_factor": options.gradient_predivide_factor, "process_set": options.process_set,
     }  # fmt: skip
