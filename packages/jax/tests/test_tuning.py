@@ -15,7 +15,7 @@ import ringcore_jax as ring
 from ringcore import adapter
 from ringcore.adapter import gradients
 from support.on_ranks import TWO, TWO_OVER_TCP, on
-from support.trials import check_trials
+from support.trials import Trials, check_trials
 
 LAYERS, WIDTH = 12, 16
 
@@ -71,6 +71,24 @@ def in_loop(steps: int) -> list[bytes]:
 @pytest.mark.parametrize("train", [at_once, in_program, in_loop])
 def test_ways_are_tried(train: Any, shared_folder: Path) -> None:
     check_trials(train, shared_folder, "buckets of 16000 bytes", ways=3)
+
+
+@on(TWO)
+def test_averages_have_derivatives_and_batches_while_ways_are_tried(
+    shared_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def squares(x: Any) -> Any:
+        averages = ring.allreduce_gradients([x + i for i in range(12)], name="derived")
+        return sum((each**2).sum() for each in averages)
+
+    x = jnp.arange(200.0).reshape(2, 100) + ring.rank()
+    of_one = jax.grad(squares)
+    functions = [of_one, jax.jit(of_one), jax.vmap(squares), jax.jit(jax.vmap(of_one))]
+    expected = [bytes(function(x)) for function in functions]
+    trials = Trials(monkeypatch, shared_folder, "buckets of 1000 bytes")
+    for function, result in zip(functions, expected, strict=True):
+        assert [bytes(function(x + 0)) for _ in range(20)] == [result] * 20
+    assert len(set(trials.steps)) > 1
 
 
 @on(TWO)

@@ -77,7 +77,7 @@ def _reduced(
         reduced, now = taken(now, part.way, reduce, [floats[i] for i in part.indices])
         for i, leaf in zip(part.indices, reduced, strict=True):
             floats[i] = leaf
-    end_ways(now)
+    floats = end_ways(now, floats)
     return _with_floats(structure, leaves, floats)
 
 

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
-from jax.interpreters import mlir
+from jax.interpreters import ad, batching, mlir
 from ringcore import adapter
 
 from ringcore_jax import in_python
@@ -51,13 +51,15 @@ def taken(
     return found
 
 
-def end_ways(now: Any) -> None:
-    """Let the calls of the program that are made from here on run behind these operations.
+def end_ways(now: Any, leaves: list[Any]) -> list[Any]:
+    """The same arrays; calls of the program that are made from here on run behind these operations.
 
-    JAX puts each condition into a function of the program, and what is in there a call cannot be told to run behind.
+    A call cannot be told to run behind one that stands in a condition. JAX leaves out what has no result that is used.
     """
-    if not isinstance(now, int):
-        _behind_p.bind(now)
+    if isinstance(now, int):
+        return leaves
+    unchanged: list[Any] = _behind_p.bind(*leaves, now)
+    return unchanged
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,18 +80,26 @@ def _first_way(first: Any, *, number: int) -> list[Any]:
 
 _way_p: Any = Primitive("ringcore_way")
 _way_p.multiple_results = True
+_way_p.def_impl(lambda _, *, number: [np.int32(in_python.call_of(number).tuner.begin_step())])  # see below
 _way_p.def_abstract_eval(lambda first, **_: [first])
 mlir.register_lowering(_way_p, mlir.lower_fun(_first_way, multiple_results=True), cacheable=False)
 mlir.register_lowering(_way_p, in_python.lower, platform="cpu", cacheable=False)
 
 
-def _lower_behind(context: Any, now: Any) -> Any:
-    results: Any = mlir.lower_fun(lambda now: [jax.lax.optimization_barrier(now)])(context, now)  # type: ignore[no-untyped-call]
-    run_behind(context, results[0].owner.operation)
-    return results
+_barrier = mlir.lower_fun(lambda now: [jax.lax.optimization_barrier(now)])  # type: ignore[no-untyped-call]
+
+
+def _lower_behind(context: Any, *operands: Any) -> Any:
+    *leaves, now = operands
+    behind: Any = _barrier(context.replace(avals_in=context.avals_in[-1:], avals_out=context.avals_in[-1:]), now)
+    run_behind(context, behind[0].owner.operation)
+    return leaves
 
 
 _behind_p: Any = Primitive("ringcore_behind")
 _behind_p.multiple_results = True
-_behind_p.def_abstract_eval(lambda now: [now])
+_behind_p.def_impl(lambda *operands: list(operands[:-1]))  # in a derivative outside of programs
+_behind_p.def_abstract_eval(lambda *operands: list(operands[:-1]))
+ad.primitive_jvps[_behind_p] = lambda primals, tangents: (_behind_p.bind(*primals), list(tangents[:-1]))
+batching.primitive_batchers[_behind_p] = lambda operands, dims: (_behind_p.bind(*operands), list(dims[:-1]))
 mlir.register_lowering(_behind_p, _lower_behind, cacheable=False)
