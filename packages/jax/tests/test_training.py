@@ -14,7 +14,7 @@ import optax
 import pytest
 import ringcore
 import ringcore_jax as ring
-from ringcore_jax import exchanging
+from ringcore_jax import in_python
 from support import ranks
 from support.on_ranks import TWO, on
 from support.rank import caught, mark
@@ -479,7 +479,7 @@ def test_passes_outside_of_a_program_compile_nothing_anew() -> None:
             for _ in range(2):
                 updates, state = optimizer.update(jnp.full((40, 50), 1.0 + ring.rank()), state, params)
             np.testing.assert_array_equal(updates, np.full((40, 50), -3.0))
-            counts.append((len(compiled), len(exchanging._in_programs)))
+            counts.append((len(compiled), len(in_python._calls)))
         assert len(set(counts[1:])) == 1, counts
     before = len(compiled)
     jax.jit(lambda x: x + 1)(params)
