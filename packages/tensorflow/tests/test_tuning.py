@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import ringcore_tensorflow as ring
 import tensorflow as tf
+from ringcore_tensorflow._graph import taken
 from ringcore_tensorflow.gradients import Reduction
 from support.on_ranks import TWO, TWO_OVER_TCP, on
-from support.trials import check_trials
+from support.trials import Trials, check_trials
 
 LAYERS, WIDTH = 12, 16
 
@@ -80,3 +81,35 @@ def test_in_eager_mode(shared_folder: Path) -> None:
 @pytest.mark.parametrize("train", [in_function, in_loop])
 def test_in_a_graph_operations_are_also_tried_all_at_once(train: Any, shared_folder: Path) -> None:
     check_trials(train, shared_folder, "buckets of 1000 bytes, at once", ways=5)
+
+
+@on(TWO)
+def test_conditions_of_a_graph_do_not_wait_for_each_other() -> None:
+    @tf.function
+    def sent(one: tf.Tensor, other: tf.Tensor, now: tf.Tensor) -> list[tf.Tensor]:
+        return [
+            taken(now, 0, lambda tensors, name=name: ring.grouped_allreduce(tensors, name=name), [tensor])[0]
+            for name, tensor in (("one", one), ("other", other))
+        ]
+
+    values = tf.ones(3), tf.ones(4), tf.constant(0)
+    operations = sent.get_concrete_function(*values).graph.get_operations()
+    conditions = [operation for operation in operations if operation.type == "If"]
+    assert len(conditions) == 2
+    assert not any(condition.control_inputs for condition in conditions)
+    assert [result.shape for result in sent(*values)] == [(3,), (4,)]
+
+
+@on(TWO)
+def test_what_was_asked_for_is_not_tried(
+    shared_folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    trials = Trials(monkeypatch, shared_folder, "")
+    gradients = [tf.ones(1000) for _ in range(12)]
+    names = [f"asked for {i}" for i in range(12)]
+    for _ in range(2):
+        Reduction(groups=3).apply(gradients, names)
+    assert not trials.tuners
+    assert caplog.text.count("groups says how they are sent") == 1
+    Reduction().apply(gradients, names)
+    assert len(trials.tuners) == 1
