@@ -88,6 +88,24 @@ def test_with_all_ranks_and_no_staleness_it_is_synchronous_training(kind: str) -
 
 
 @on(TWO, THREE_OVER_TCP)
+@pytest.mark.parametrize("compression", ["fp16", "bf16", "int8"])
+def test_what_is_sent_of_a_sum_is_rounded_and_all_ranks_have_the_same(compression: str, equal_on_all_ranks: Equal) -> None:
+    models = [Net(), Net()]
+    for model, sent in zip(models, ("none", compression), strict=True):
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = ring.AsyncOptimizer(inner, staleness=0, compression=sent)
+        generator = batches()
+        for _ in range(4):
+            learn(model, optimizer, generator)
+        optimizer.synchronize()
+        assert equal_on_all_ranks(model.parameters())
+    pairs = list(zip(*(model.parameters() for model in models), strict=True))
+    assert all(torch.allclose(*pair, rtol=0.02, atol=2e-3) for pair in pairs)
+    is_whole = all(torch.allclose(*pair, rtol=1e-6, atol=1e-7) for pair in pairs)
+    assert is_whole == (compression == "int8")  # inside a host nothing is quantised
+
+
+@on(TWO, THREE_OVER_TCP)
 @pytest.mark.parametrize("threshold", [1, 2])
 @pytest.mark.parametrize("staleness", [0, 1, 3])
 def test_all_ranks_step_by_the_same_sums(threshold: int, staleness: int, equal_on_all_ranks: Equal) -> None:
@@ -126,7 +144,7 @@ def test_a_slow_rank_holds_nobody_up_and_what_it_brings_too_late_is_dropped(equa
         optimizer.zero_grad()
         x = torch.randn(4, 7, generator=generator, dtype=torch.float64)
         loss = model(x).square().mean()
-        optimizer._started()
+        optimizer._steps.started()
         assert updates.came.wait(60), "the others were held up"
         loss.backward()  # of weights that nobody had changed meanwhile
         optimizer.step()
@@ -143,7 +161,7 @@ def test_whoever_goes_on_first_changes_nothing_that_others_have_not_taken_yet(eq
     optimizer = ring.AsyncOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), staleness=1, threshold=1)
     learn(model, optimizer, batches())
     optimizer.synchronize()
-    updates, take_newest = Updates(optimizer, wanted=1), optimizer._take_newest
+    updates, take_newest = Updates(optimizer, wanted=1), optimizer._steps._take
 
     def take_late() -> None:
         plain_barrier("offered")
@@ -154,10 +172,10 @@ def test_whoever_goes_on_first_changes_nothing_that_others_have_not_taken_yet(eq
         ringcore.allgather_object(None, name=name)
 
     if ring.rank() == 0:
-        optimizer._take_newest = take_late
+        optimizer._steps._take = take_late
     optimizer.synchronize()
     weights = [parameter.clone() for parameter in model.parameters()]
-    optimizer._take_newest = take_newest
+    optimizer._steps._take = take_newest
     if ring.rank() == 1:
         learn(model, optimizer, batches())
         plain_barrier("offered")
@@ -199,6 +217,11 @@ def test_what_cannot_be_is_refused() -> None:
         ring.AsyncOptimizer(inner, staleness=1, threshold=3)
     with pytest.raises(ringcore.InvalidArgument, match="from 0, not -1"):
         ring.AsyncOptimizer(inner, staleness=-1)
+    with pytest.raises(ringcore.InvalidArgument, match="AsyncOptimizer does not take TopK"):
+        ring.AsyncOptimizer(inner, staleness=1, compression=ring.Compression.topk())
+    own = type("Own", (ring.Compression.none,), {})
+    with pytest.raises(ringcore.InvalidArgument, match="Own is a compression of your own"):
+        ring.AsyncOptimizer(inner, staleness=1, compression=own)
     optimizer = ring.AsyncOptimizer(inner, staleness=0)
     with pytest.raises(ringcore.InvalidArgument, match="wrapped already"):
         ring.AsyncOptimizer(optimizer, staleness=0)
@@ -212,6 +235,15 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ringcore.InvalidArgument, match="changed since the last step"):
         learn(model, optimizer, batches())
     optimizer.synchronize()
+
+
+@on(TWO)
+def test_arguments_that_differ_are_told_before_the_first_step() -> None:
+    model = Net()
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = ring.AsyncOptimizer(inner, staleness=1, threshold=1 + ring.rank())
+    with pytest.raises(ringcore.MismatchError, match=r"AsyncOptimizer with different arguments: threshold is 1 on rank 0"):
+        learn(model, optimizer, batches())
 
 
 @on(TWO)

@@ -3,57 +3,64 @@
 from __future__ import annotations
 
 import copy
-import itertools
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from ringcore import InvalidArgument, Sum, adapter
-from ringcore.adapter import AsynchronousSums, Handle, Offer, ProcessSet, check_bounds, global_process_set, name_or_next
+from ringcore import InvalidArgument, adapter
+from ringcore.adapter import Asynchronous, AsynchronousSteps, ProcessSet, global_process_set
 
-from ringcore_torch import _operations as plain
-from ringcore_torch.memory import registered_zeros
+from ringcore_torch.compression import Compression, Compressor
 from ringcore_torch.optimizer import named_of
 from ringcore_torch.parameters import check_dtypes
 from ringcore_torch.state import broadcast_parameters, check_weights_of
 from ringcore_torch.wrapping import with_methods
 
 
-class _Row:
-    """What belongs to the parameters of one dtype, one behind the other.
+def _view(memory: memoryview, shape: tuple[int, ...], dtype: str) -> torch.Tensor:
+    """Of memory that lies in a row of gradients."""
+    kind: torch.dtype = getattr(torch, dtype)
+    return torch.frombuffer(memory, dtype=kind).view(shape) if len(memory) > 0 else torch.empty(shape, dtype=kind)
 
-    Attributes:
-        newest: The weights with all sums so far, of which the program's own are a copy.
-        offered: This rank's gradient, which is in no sum yet.
-        summed: What is summed up.
-    """
 
-    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
-        self.parameters = list(parameters)
-        ends = list(itertools.accumulate(parameter.numel() for parameter in parameters))
-        self._borders = list(zip([0, *ends[:-1]], ends, strict=True))
-        first, count = self.parameters[0], ends[-1]
-        self._values = torch.empty(count, dtype=first.dtype, device="cpu")
-        self.newest = self._views(self._values)
-        self.offered, self.summed = (registered_zeros(count, first.dtype, first.device) for _ in range(2))
-        self._gradients = {id(row): self._views(row) for row in (self.offered, self.summed)}
-        self.begin()
+class _AsyncOptimizer(torch.optim.Optimizer):
+    """The methods that a wrapped optimizer gets; see `AsyncOptimizer`."""
 
-    def _views(self, row: torch.Tensor) -> list[torch.Tensor]:
-        return [
-            row[begin:end].view(parameter.shape)
-            for (begin, end), parameter in zip(self._borders, self.parameters, strict=True)
-        ]
+    _inner: torch.optim.Optimizer
+    _newest: list[torch.Tensor]  # by parameter: the weights with all sums so far
+    _steps: AsynchronousSteps
+    _named: list[tuple[str, torch.Tensor]]
+    _process_set: ProcessSet
+    _checks_weights: bool
+    _taken: list[int]
 
-    def begin(self) -> None:
-        """Go on from the program's weights."""
-        torch._foreach_copy_(self.newest, [parameter.detach() for parameter in self.parameters])
+    @adapter.optimizer_step()
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
+        """Offer this rank's gradient to the next sum, and go on with the newest weights.
 
-    def collect(self) -> None:
+        Waits until at most `staleness` gradients of this rank are in no weights.
+
+        Raises:
+            InvalidArgument: A closure, a sparse gradient, or weights that somebody has changed since the last step.
+            MismatchError: In the first step: ranks were given other arguments, or begin with other weights.
+            PeerLostError: A rank is lost; so in all calls from now on.
+        """
+        if closure is not None:
+            raise InvalidArgument("AsyncOptimizer.step takes no closure; call backward() before step()")
+        self._steps.started()
+        if [parameter._version for _, parameter in self._named] != self._taken:
+            raise InvalidArgument(
+                "the weights were changed since the last step, and the newest ones would overwrite that; load weights "
+                "before the first step, or behind synchronize() on all ranks, and call load_state_dict() then"
+            )
+        touched = [parameter.grad is not None for parameter in self._parameters()]
+        self._steps.step(_numbers_of(self.param_groups), touched, self._collect)
+        return None
+
+    def _collect(self, views: list[torch.Tensor]) -> None:
         """Copy the gradients that autograd has left; zeros where there is none."""
-        for parameter, view in zip(self.parameters, self._gradients[id(self.offered)], strict=True):
+        for parameter, view in zip(self._parameters(), views, strict=True):
             if parameter.grad is None:
                 view.zero_()
             elif parameter.grad.is_sparse:
@@ -64,167 +71,68 @@ class _Row:
             else:
                 view.copy_(parameter.grad)
 
-    def take(self, contributes: bool) -> None:
-        """Let the next sum begin with what was offered, or with zeros."""
-        if contributes:
-            self.offered, self.summed = self.summed, self.offered
-        else:
-            self.summed.zero_()
-
-    def gradients(self) -> list[torch.Tensor]:
-        """By parameter: what was summed up."""
-        return self._gradients[id(self.summed)]
-
-
-class _AsyncOptimizer(torch.optim.Optimizer):
-    """The methods that a wrapped optimizer gets; see `AsyncOptimizer`."""
-
-    _inner: torch.optim.Optimizer
-    _rows: list[_Row]
-    _newest: list[torch.Tensor]  # by parameter
-    _sums: AsynchronousSums | None
-    _named: list[tuple[str, torch.Tensor]]
-    _process_set: ProcessSet
-    _prefix: str
-    _bounds: tuple[int, int]
-    _checks_weights: bool
-    _version: int
-    _taken: list[int]
-    _stepping: threading.Lock  # Guards: `_inner`, the newest weights, and how many sums are in them.
-    _updates: int
-
-    @adapter.optimizer_step()
-    def step(self, closure: Callable[[], float] | None = None) -> Any:
-        """Offer this rank's gradient to the next sum, and go on with the newest weights.
-
-        Waits until at most `staleness` gradients of this rank are in no weights.
-
-        Raises:
-            InvalidArgument: A closure, a sparse gradient, or weights that somebody has changed since the last step.
-            PeerLostError: A rank is lost; so in all calls from now on.
-        """
-        if closure is not None:
-            raise InvalidArgument("AsyncOptimizer.step takes no closure; call backward() before step()")
-        sums = self._started()
-        if [parameter._version for _, parameter in self._named] != self._taken:
-            raise InvalidArgument(
-                "the weights were changed since the last step, and the newest ones would overwrite that; load weights "
-                "before the first step, or behind synchronize() on all ranks, and call load_state_dict() then"
-            )
-        sums.wait_for_room()
-        for row in self._rows:
-            row.collect()
-        touched = [parameter.grad is not None for parameter in self._parameters()]
-        sums.offer(Offer(self._version, _numbers_of(self.param_groups), touched))
-        sums.wait_for_sums()
-        self._take_newest()
-        return None
-
     def synchronize(self) -> None:
         """Wait until all ranks have called this and all gradients are in the weights: the same ones on all ranks.
 
         Before weights are evaluated or written, and behind the last step.
         """
-        self._started().meet(self._take_newest)
+        self._steps.synchronize()
 
     @property
     def dropped(self) -> int:
         """How many gradients of this rank were too old to be summed up."""
-        return 0 if self._sums is None else self._sums.dropped
+        return self._steps.dropped
 
     @property
     def oldest(self) -> int:
         """How many updates old the oldest gradient of this rank was that was summed up."""
-        return 0 if self._sums is None else self._sums.oldest
+        return self._steps.oldest
 
     @property
     def updates(self) -> int:
         """How many sums the weights of this rank have."""
-        return self._version
+        return self._steps.updates
 
     def _parameters(self) -> list[torch.Tensor]:
         return [parameter for group in self.param_groups for parameter in group["params"]]
 
-    def _started(self) -> AsynchronousSums:
-        if self._sums is not None:
-            return self._sums
+    def _check(self) -> None:
         if self._checks_weights:
             check_weights_of(self._named, self._process_set, "asynchronous.weights", broadcast_by="AsyncOptimizer")
-        for row in self._rows:
-            row.begin()
-        self._version = self._updates = 0
+
+    def _begin(self) -> None:
+        """Go on from the program's weights."""
+        with torch.no_grad():
+            torch._foreach_copy_(self._newest, [parameter.detach() for parameter in self._parameters()])
         self._taken = [parameter._version for _, parameter in self._named]
-        staleness, threshold = self._bounds
-        self._prefix = name_or_next(None, "asynchronous", self._process_set)
-        self._sums = AsynchronousSums(
-            self._prefix, self._process_set, staleness=staleness,
-            threshold=threshold, count_numbers=len(_numbers_of(self.param_groups)),
-            count_parameters=len(self._parameters()), take=self._take, sum_up=self._sum_up, update=self._update,
-        )  # fmt: skip
-        self._sums.start()
-        return self._sums
 
-    def _on_init(self) -> None:
-        """The ranks may be others."""
-        self._sums = None
-
-    def _take(self, contributes: bool) -> None:
-        for row in self._rows:
-            row.take(contributes)
-
-    def _sum_up(self, factor: float) -> list[Handle]:
-        return [
-            plain.allreduce_async_(
-                row.summed,
-                op=Sum,
-                name=f"{self._prefix}.{index}",
-                postscale_factor=factor,
-                process_set=self._process_set,
-            )
-            for index, row in enumerate(self._rows)
-        ]
-
-    def _update(self, numbers: Sequence[float], touched: Sequence[bool]) -> None:
+    def _update(self, numbers: Sequence[float], gradients: list[torch.Tensor | None]) -> None:
         """In the thread that takes part in the sums."""
-        gradients = {
-            id(newest): gradient
-            for row in self._rows
-            for newest, gradient in zip(row.newest, row.gradients(), strict=True)
-        }
-        with self._stepping:
-            for newest, is_touched in zip(self._newest, touched, strict=True):
-                newest.grad = gradients[id(newest)] if is_touched else None
-            _set_numbers(self._inner.param_groups, numbers)
-            self._inner.step()
-            self._updates += 1
+        for newest, gradient in zip(self._newest, gradients, strict=True):
+            newest.grad = gradient
+        _set_numbers(self._inner.param_groups, numbers)
+        self._inner.step()
 
     def _take_newest(self) -> None:
-        with self._stepping, torch.no_grad():
-            for row in self._rows:
-                torch._foreach_copy_(row.parameters, row.newest)
-            self._version = self._updates
+        with torch.no_grad():
+            torch._foreach_copy_(self._parameters(), self._newest)
         self._taken = [parameter._version for _, parameter in self._named]
 
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's, as it would be alone; the same on all ranks behind `synchronize()`."""
-        with self._stepping:
+        with self._steps.stepping():
             return copy.deepcopy(self._inner.state_dict())
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over a `state_dict`, and the weights that the model has now. All ranks call it, behind `synchronize`."""
-        with self._stepping:
+        with self._steps.anew():
             self._inner.load_state_dict(dict(state_dict))
-            for row in self._rows:
-                row.begin()
-        for own, inner in zip(self.param_groups, self._inner.param_groups, strict=True):
-            own.update({key: value for key, value in inner.items() if key != "params"})
-        self._taken = [parameter._version for _, parameter in self._named]
-        if self._sums is not None:
-            plain.barrier(process_set=self._process_set)  # nobody makes a sum before all have what they step
+            for own, inner in zip(self.param_groups, self._inner.param_groups, strict=True):
+                own.update({key: value for key, value in inner.items() if key != "params"})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refused: what is summed up is settled."""
-        if "_rows" in self.__dict__:
+        if "_steps" in self.__dict__:
             raise InvalidArgument("an AsyncOptimizer takes no more parameters; add them before wrapping")
         super().add_param_group(param_group)
 
@@ -271,6 +179,7 @@ def AsyncOptimizer(  # noqa: N802 - the field's name for it
     *,
     staleness: int,
     threshold: int | None = None,
+    compression: type[Compressor] | str = Compression.none,
     process_set: ProcessSet = global_process_set,
     check_weights: bool = True,
     broadcast: bool = False,
@@ -292,16 +201,19 @@ def AsyncOptimizer(  # noqa: N802 - the field's name for it
         named_parameters: `model.named_parameters()`; names make errors readable.
         staleness: How many updates old a gradient may be, from 0. From 1 on, sums are made while the next gradient is.
         threshold: How many gradients make a sum; None: as many as there are ranks.
+        compression: What is sent: `Compression.fp16` or `bf16` halves float32; `int8` and `int4` between hosts.
         process_set: The ranks that train together.
         check_weights: Before the first step, compare the parameters of all ranks.
         broadcast: Give all ranks the parameters of the first rank now.
 
     Raises:
-        InvalidArgument: Bounds that are none, an elastic job, parameters on a GPU, or an optimizer that is wrapped.
+        InvalidArgument: Bounds that are none, an elastic job, parameters on a GPU, an optimizer that is wrapped, or a
+            compression that has to see each gradient of each rank.
     """
     if isinstance(optimizer, _AsyncOptimizer) or hasattr(optimizer, "_ring") or "_process_set" in vars(optimizer):
         raise InvalidArgument("the optimizer is wrapped already; wrap it once")
-    bounds = staleness, check_bounds(staleness, threshold, process_set)
+    compressor = Compression.chosen(compression, who="AsyncOptimizer")
+    arguments = Asynchronous.checked(staleness, threshold, Compression.name_of(compressor), process_set)
     named = named_of(optimizer, named_parameters)
     check_dtypes(named)
     if on_gpu := [name for name, parameter in named if not parameter.is_cpu]:
@@ -312,11 +224,7 @@ def AsyncOptimizer(  # noqa: N802 - the field's name for it
         broadcast_parameters(named, root_rank=process_set.ranks[0], process_set=process_set)
     wrapped = with_methods(optimizer, _AsyncOptimizer)
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    kinds: dict[torch.dtype, list[torch.Tensor]] = {}
-    for parameter in parameters:
-        kinds.setdefault(parameter.dtype, []).append(parameter)
-    rows = [_Row(kind) for kind in kinds.values()]
-    newest = {id(own): new for row in rows for own, new in zip(row.parameters, row.newest, strict=True)}
+    newest = {id(parameter): parameter.detach().clone() for parameter in parameters}
     inner: Any = object.__new__(type(optimizer))
     inner.__dict__.update({key: value for key, value in vars(optimizer).items() if key != "step"})
     inner.param_groups = [
@@ -325,12 +233,15 @@ def AsyncOptimizer(  # noqa: N802 - the field's name for it
     ]
     inner.state = defaultdict(dict, {newest[id(own)]: state for own, state in optimizer.state.items()})
     wrapped.state = defaultdict(dict)
-    wrapped._inner, wrapped._rows, wrapped._named = inner, rows, named
+    wrapped._inner, wrapped._named = inner, named
     wrapped._newest = [newest[id(parameter)] for parameter in parameters]
-    wrapped._process_set, wrapped._bounds = process_set, bounds
+    wrapped._process_set = process_set
     wrapped._checks_weights = check_weights and process_set.size() > 1
-    wrapped._sums, wrapped._stepping = None, threading.Lock()
-    wrapped._version = wrapped._updates = 0
     wrapped._taken = []
-    adapter.after_init(wrapped._on_init)
+    wrapped._steps = AsynchronousSteps(
+        arguments,
+        [(str(parameter.dtype).removeprefix("torch."), tuple(parameter.shape)) for parameter in parameters],
+        view=_view, count_numbers=lambda: len(_numbers_of(wrapped.param_groups)), check=wrapped._check,
+        begin=wrapped._begin, update=wrapped._update, take_newest=wrapped._take_newest,
+    )  # fmt: skip
     return wrapped

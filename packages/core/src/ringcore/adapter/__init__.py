@@ -10,6 +10,7 @@ from ringcore._version import __version__
 from ringcore.adapter.arguments import check_arguments, start_progress_check
 from ringcore.adapter.asynchronous import Agreement, AsynchronousSums, Offer, Verdict, Word, check_bounds
 from ringcore.adapter.averages import start_averages
+from ringcore.adapter.asynchronous_steps import Asynchronous, AsynchronousSteps, as_array, write_arrays
 from ringcore.adapter.batch_norm import Statistics, batch_statistics
 from ringcore.adapter.buffer import DTYPE_NAMES, as_buffer, empty, from_bytes
 from ringcore.adapter.bystanders import add_bystanders
@@ -99,6 +100,8 @@ __all__ = [
     "QUANTISED",
     "SMALL_BYTES",
     "Agreement",
+    "Asynchronous",
+    "AsynchronousSteps",
     "AsynchronousSums",
     "Buffer",
     "Choices",
@@ -138,6 +141,7 @@ __all__ = [
     "allreduce",
     "allreduce_in_place",
     "alltoall",
+    "as_array",
     "as_buffer",
     "as_ringcore_error",
     "await_devices",
@@ -210,4 +214,5 @@ __all__ = [
     "title_of",
     "unpickle",
     "version_here",
+    "write_arrays",
 ]

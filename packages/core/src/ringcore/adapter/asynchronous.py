@@ -269,7 +269,7 @@ class AsynchronousSums:
         if not verdict.contributors:
             return
         for handle in self._sum_up(1 / len(verdict.contributors)):
-            handle.wait()
+            handle.synchronize()
         self._update(numbers, touched.tolist())
         with self._changed:
             self._own -= int(contributes)
