@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from collections.abc import Callable, Iterable
@@ -102,7 +103,8 @@ def test_what_is_sent_of_a_sum_is_rounded_and_all_ranks_have_the_same(compressio
     pairs = list(zip(*(model.parameters() for model in models), strict=True))
     assert all(torch.allclose(*pair, rtol=0.02, atol=2e-3) for pair in pairs)
     is_whole = all(torch.allclose(*pair, rtol=1e-6, atol=1e-7) for pair in pairs)
-    assert is_whole == (compression == "int8")  # inside a host nothing is quantised
+    in_memory = os.environ.get("RINGCORE_TRANSPORT") != "tcp"
+    assert is_whole == (compression == "int8" and in_memory)  # where nothing is quantised
 
 
 @on(TWO, THREE_OVER_TCP)
@@ -242,7 +244,7 @@ def test_arguments_that_differ_are_told_before_the_first_step() -> None:
     model = Net()
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
     optimizer = ring.AsyncOptimizer(inner, staleness=1, threshold=1 + ring.rank())
-    with pytest.raises(ringcore.MismatchError, match=r"AsyncOptimizer with different arguments: threshold is 1 on rank 0"):
+    with pytest.raises(ringcore.MismatchError, match=r"AsyncOptimizer with different arguments: threshold is 1 on ranks"):
         learn(model, optimizer, batches())
 
 
