@@ -57,16 +57,14 @@ def keras(**options: Any) -> Made:
     return names, step, optimizer.ring_options.compression
 
 
-def keras_fit(**options: Any) -> Made:
-    """In what the backend compiles for `fit`."""
+def model_of_given_gradients(shapes: dict[str, tuple[int, ...]]) -> Any:
+    """A model of Keras, of weights of zeros in `held`, whose gradients are its inputs."""
     import keras
-    import ringcore_keras as ring
-    from ringcore_keras.optimizer import name_of
 
     class Model(keras.Model):
         def __init__(self) -> None:
             super().__init__()
-            self.held = [self.add_weight(shape=shape, initializer="zeros", name=name) for name, shape in SHAPES.items()]
+            self.held = [self.add_weight(shape=shape, initializer="zeros", name=name) for name, shape in shapes.items()]
 
         def call(self, inputs: Any) -> Any:
             parts, begin = [], 0
@@ -76,13 +74,34 @@ def keras_fit(**options: Any) -> Made:
                 begin = end
             return keras.ops.reshape(sum(parts), (1, 1))
 
-    model = Model()
+    return Model()
+
+
+def sum_of_outputs(_: Any, found: Any) -> Any:
+    """The loss of such a model."""
+    import keras
+
+    return keras.ops.sum(found)
+
+
+def fit_gradients(model: Any, gradients: Arrays) -> None:
+    """A step of such a model, by these gradients, in the order of its weights."""
+    row = np.concatenate([gradient.reshape(-1) for gradient in gradients.values()])[None]
+    model.fit(row, np.zeros((1, 1), "float32"), batch_size=1, verbose=0)
+
+
+def keras_fit(**options: Any) -> Made:
+    """In what the backend compiles for `fit`."""
+    import keras
+    import ringcore_keras as ring
+    from ringcore_keras.optimizer import name_of
+
+    model = model_of_given_gradients(SHAPES)
     optimizer = ring.DistributedOptimizer(keras.optimizers.SGD(1.0), **options)
-    model.compile(optimizer, loss=lambda _, found: keras.ops.sum(found))
+    model.compile(optimizer, loss=sum_of_outputs)
 
     def step(gradients: Arrays) -> Arrays:
-        row = np.concatenate([gradients[name].reshape(-1) for name in SHAPES])[None]
-        model.fit(row, np.zeros((1, 1), "float32"), batch_size=1, verbose=0)
+        fit_gradients(model, gradients)
         arrays = [np.array(keras.ops.convert_to_numpy(weight)) for weight in model.held]
         for weight in model.held:
             weight.assign(np.zeros(weight.shape, "float32"))

@@ -90,7 +90,9 @@ def test_with_all_ranks_and_no_staleness_it_is_synchronous_training(kind: str) -
 
 @on(TWO, THREE_OVER_TCP)
 @pytest.mark.parametrize("compression", ["fp16", "bf16", "int8"])
-def test_what_is_sent_of_a_sum_is_rounded_and_all_ranks_have_the_same(compression: str, equal_on_all_ranks: Equal) -> None:
+def test_what_is_sent_of_a_sum_is_rounded_and_all_ranks_have_the_same(
+    compression: str, equal_on_all_ranks: Equal
+) -> None:
     models = [Net(), Net()]
     for model, sent in zip(models, ("none", compression), strict=True):
         inner = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -244,7 +246,9 @@ def test_arguments_that_differ_are_told_before_the_first_step() -> None:
     model = Net()
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
     optimizer = ring.AsyncOptimizer(inner, staleness=1, threshold=1 + ring.rank())
-    with pytest.raises(ringcore.MismatchError, match=r"AsyncOptimizer with different arguments: threshold is 1 on ranks"):
+    with pytest.raises(
+        ringcore.MismatchError, match=r"AsyncOptimizer with different arguments: threshold is 1 on ranks"
+    ):
         learn(model, optimizer, batches())
 
 

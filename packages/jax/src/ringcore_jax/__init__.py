@@ -74,6 +74,7 @@ from ringcore_jax._operations import (
     scatter,
     scatter_async,
 )
+from ringcore_jax.asynchronous import AsyncOptimizer
 from ringcore_jax.compression import Compression
 from ringcore_jax.optimizer import DistributedOptimizer, allreduce_gradients, value_and_grad
 from ringcore_jax.sharded import ShardedOptimizer, gather_state, shard_state
@@ -81,6 +82,7 @@ from ringcore_jax.state import broadcast_parameters
 
 __all__ = [
     "Adasum",
+    "AsyncOptimizer",
     "Average",
     "Compression",
     "DistributedOptimizer",

@@ -14,6 +14,7 @@ from ringcore.adapter import Exchange, ProcessSet, ReduceOp, global_process_set
 from ringcore_jax._operations import allreduce
 from ringcore_jax.compression import Compression, Compressor
 from ringcore_jax.exchanging import Exchanging
+from ringcore_jax.names import names_of
 from ringcore_jax.start import Comparison
 from ringcore_jax.tuning import end_ways, taken, way_of_step
 
@@ -65,7 +66,7 @@ def _reduced(
         adapter.check_exchange_options(compressor, op, gradient_predivide_factor=gradient_predivide_factor)
         exchanging = Exchanging(compressor, name, process_set, who, {"compression": compressor})
         paths = [path for path, leaf in found if leaf.dtype != jax.dtypes.float0]
-        return _with_floats(structure, leaves, exchanging.average(_names_of(paths), floats))
+        return _with_floats(structure, leaves, exchanging.average(names_of(paths), floats))
     dealt = adapter.dealt("JAX", name, [leaf.size * leaf.dtype.itemsize for leaf in floats], process_set)
     now = way_of_step(dealt, floats)
     for part in dealt.parts:
@@ -79,12 +80,6 @@ def _reduced(
             floats[i] = leaf
     floats = end_ways(now, floats)
     return _with_floats(structure, leaves, floats)
-
-
-def _names_of(paths: Sequence[Any]) -> list[str]:
-    """As people write them; quoted where two would read alike, as "a.b" may be one key, or two."""
-    plain = [jax.tree_util.keystr(path, simple=True, separator=".") for path in paths]
-    return plain if len(set(plain)) == len(plain) else [jax.tree_util.keystr(path) for path in paths]
 
 
 def _with_floats(structure: Any, leaves: list[Any], floats: list[Any]) -> Any:

@@ -98,6 +98,7 @@ from ringcore import init as _init
 
 from ringcore_keras import callbacks
 from ringcore_keras import elastic as elastic
+from ringcore_keras.asynchronous import AsyncOptimizer
 from ringcore_keras.data import shard
 from ringcore_keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer, is_distributed
 from ringcore_keras.options import Compression
@@ -108,6 +109,7 @@ from ringcore_keras.variables import broadcast_global_variables, broadcast_varia
 
 __all__ = [
     "Adasum",
+    "AsyncOptimizer",
     "Average",
     "Compression",
     "DistributedOptimizer",

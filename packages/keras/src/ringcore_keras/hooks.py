@@ -13,7 +13,7 @@ import keras
 from ringcore.adapter import as_ringcore_error
 
 from ringcore_keras.backends import backend
-from ringcore_keras.optimizer import innermost, is_distributed
+from ringcore_keras.optimizer import innermost, is_asynchronous, is_distributed
 from ringcore_keras.start import with_start
 
 
@@ -24,6 +24,11 @@ def install() -> None:
         kinds[0].check_finite = _agreeing(kinds[0].check_finite)
         kinds[1].fit = _with_typed_errors(_with_start(kinds[1].fit))
         kinds[1]._resolve_auto_jit_compile = _without_xla(kinds[1]._resolve_auto_jit_compile)
+
+
+def _is_wrapped(model: Any) -> bool:
+    optimizer = getattr(model, "optimizer", None)
+    return is_distributed(optimizer) or is_asynchronous(optimizer)
 
 
 def _agreeing(of_this_rank: Any) -> Any:
@@ -52,7 +57,7 @@ def _without_xla(of_keras: Any) -> Any:
 
     @functools.wraps(of_keras)
     def resolve(self: Any) -> bool:
-        has_no_ops = keras.config.backend() == "tensorflow" and is_distributed(getattr(self, "optimizer", None))
+        has_no_ops = keras.config.backend() == "tensorflow" and _is_wrapped(self)
         return False if has_no_ops else bool(of_keras(self))
 
     return resolve
@@ -83,7 +88,7 @@ def _with_typed_errors(plain: Any) -> Any:
         try:
             return plain(self, *args, **kwargs)
         except Exception as error:
-            typed = as_ringcore_error(error) if is_distributed(getattr(self, "optimizer", None)) else None
+            typed = as_ringcore_error(error) if _is_wrapped(self) else None
             if typed is None or typed is error:
                 raise
             raise typed from error

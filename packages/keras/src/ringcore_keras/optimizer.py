@@ -310,8 +310,9 @@ def _distribute(optimizer: Any, local: frozenset[str], scale_local: bool, passes
     optimizer = keras.optimizers.get(optimizer)
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise InvalidArgument(f"an optimizer of Keras is needed, not {type(optimizer).__name__}")
-    if is_distributed(optimizer):
-        raise InvalidArgument("the optimizer is a DistributedOptimizer already; wrap it once")
+    if is_distributed(optimizer) or is_asynchronous(optimizer):
+        what = "a DistributedOptimizer" if is_distributed(optimizer) else "an AsyncOptimizer"
+        raise InvalidArgument(f"the optimizer is {what} already; wrap it once")
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         optimizer.inner_optimizer = _distribute(optimizer.inner_optimizer, local, scale_local, passes, options)
         return optimizer
@@ -343,3 +344,8 @@ def shared_variables(model: Any) -> list[Any]:
 def is_distributed(optimizer: Any) -> bool:
     """Whether an optimizer was wrapped, possibly inside a LossScaleOptimizer."""
     return isinstance(innermost(optimizer), _Distributed)
+
+
+def is_asynchronous(optimizer: Any) -> bool:
+    """Whether an optimizer was wrapped by `AsyncOptimizer`, possibly inside a LossScaleOptimizer."""
+    return hasattr(innermost(optimizer), "_ring_asynchronous")

@@ -65,6 +65,7 @@ from ringcore_mxnet._operations import (
     reducescatter,
     scatter,
 )
+from ringcore_mxnet.asynchronous import AsyncRing, AsyncTrainer
 from ringcore_mxnet.compression import Compression
 from ringcore_mxnet.kvstore import Ring
 from ringcore_mxnet.local import DiLoCoTrainer, LocalSGDTrainer
@@ -76,6 +77,8 @@ from ringcore_mxnet.trainer import DistributedTrainer
 
 __all__ = [
     "Adasum",
+    "AsyncRing",
+    "AsyncTrainer",
     "Average",
     "Compression",
     "DiLoCoTrainer",

@@ -16,11 +16,12 @@ from ringcore_mxnet.compression import Compression, Compressor
 from ringcore_mxnet.optimizer import DistributedOptimizer
 
 
-def _listed(value: Any) -> list[Any]:
+def listed(value: Any) -> list[Any]:
+    """One array, or one for each device, as a list."""
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _pairs(key: Any, value: Any) -> list[tuple[Any, Any]]:
+def pairs_of(key: Any, value: Any) -> list[tuple[Any, Any]]:
     """Keys with what belongs to each: one array, or one for each device."""
     return list(zip(key, value, strict=True)) if isinstance(key, list | tuple) else [(key, value)]
 
@@ -70,8 +71,8 @@ class Ring(mx.kvstore.KVStoreBase):  # type: ignore[misc]
         Raises:
             InvalidArgument: A row-sparse value, or a key that has one already.
         """
-        for one, values in _pairs(key, value):
-            held = _listed(values)[0]
+        for one, values in pairs_of(key, value):
+            held = listed(values)[0]
             if held.stype != "default":
                 self._refuse_rows(one)
             if one in self._stored:
@@ -86,8 +87,8 @@ class Ring(mx.kvstore.KVStoreBase):  # type: ignore[misc]
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
         """Sum over devices and ranks, and store the sum, or what the optimizer makes with it of what is stored."""
-        for one, values in _pairs(key, value):
-            total = self._total(one, _listed(values), priority)
+        for one, values in pairs_of(key, value):
+            total = self._total(one, listed(values), priority)
             if self._updater is None:
                 self._stored[one] = total
             else:
@@ -95,8 +96,8 @@ class Ring(mx.kvstore.KVStoreBase):  # type: ignore[misc]
 
     def pull(self, key: Any, out: Any, priority: int = 0, ignore_sparse: bool = True) -> None:
         """Write what is stored into `out`, for as many devices as it has arrays for."""
-        for one, targets in _pairs(key, out):
-            for target in _listed(targets):
+        for one, targets in pairs_of(key, out):
+            for target in listed(targets):
                 self._require(one).copyto(target)
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
@@ -105,8 +106,8 @@ class Ring(mx.kvstore.KVStoreBase):  # type: ignore[misc]
             self.push(key, value, priority)
             self.pull(key, out, priority)
             return
-        for one, values in _pairs(key, value):
-            self._sum_in_place(one, _listed(values), priority)
+        for one, values in pairs_of(key, value):
+            self._sum_in_place(one, listed(values), priority)
 
     def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None) -> None:
         """Not there.

@@ -69,6 +69,7 @@ from ringcore_tensorflow._operations import (
     scatter,
     size_op,
 )
+from ringcore_tensorflow.asynchronous import AsyncOptimizer
 from ringcore_tensorflow.compression import Compression
 from ringcore_tensorflow.gradient_aggregator import GradientAggregator
 from ringcore_tensorflow.gradient_tape import DistributedGradientTape, PartialDistributedGradientTape
@@ -77,6 +78,7 @@ from ringcore_tensorflow.variables import broadcast_variables
 
 __all__ = [
     "Adasum",
+    "AsyncOptimizer",
     "Average",
     "Compression",
     "DistributedGradientTape",

@@ -14,12 +14,15 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ringcore._errors import InvalidArgument
+from ringcore._errors import InvalidArgument, ShutdownError
 from ringcore._native import Handle
 from ringcore.adapter import collectives
 from ringcore.adapter.collectives import ReduceOp
 from ringcore.job.process_sets import ProcessSet, process_set_id_of
 from ringcore.job.state import context
+
+# How long the end of a job waits for an update that is being made.
+_END_S = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,8 +157,16 @@ class AsynchronousSums:
         self._thread = threading.Thread(target=self._run, name=f"ringcore-{name}", daemon=True)
 
     def start(self) -> None:
-        """Take part from now on."""
+        """Take part from now on, until the job ends."""
+        context().services.append(self)
         self._thread.start()
+
+    def stop(self) -> None:
+        """The engine has ended: wait for the thread, which must not be in a framework's code when Python ends."""
+        with self._changed:
+            self._error = self._error or ShutdownError("ringcore was shut down, and an AsyncOptimizer takes part no more")
+            self._changed.notify_all()
+        self._thread.join(_END_S)
 
     def wait_for_room(self) -> None:
         """Until the last gradient is in a sum, or dropped: there is memory for one that waits."""
@@ -234,13 +245,14 @@ class AsynchronousSums:
                 self._take_part()
         except BaseException as error:  # whatever it is, the program's thread has to raise it
             with self._changed:
-                self._error = error
+                self._error = self._error or error
                 self._changed.notify_all()
 
     def _take_part(self) -> None:
         """One round."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._met)
+            self._changed.wait_for(lambda: self._error is not None or not self._met)
+            self._raise()
             self._speak()
             others = None if self._round is not None else self._watch()
         if others is not None:

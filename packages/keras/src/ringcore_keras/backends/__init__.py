@@ -6,7 +6,8 @@ The functions take the backend's tensors, and work inside of what the backend co
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import keras
@@ -36,6 +37,14 @@ class Backend(Protocol):
 
     def all_true(self, flag: Any, name: str, process_set: ProcessSet) -> Any:
         """Whether a boolean scalar is true on all ranks."""
+
+    def on_host(
+        self, who: str, function: Callable[..., list[Any]], tensors: Sequence[Any], like: Sequence[Any], /
+    ) -> list[Any]:
+        """What Python makes of tensors: arrays of the dtypes and shapes of some variables, as tensors."""
+
+    def without_gradients(self) -> AbstractContextManager[Any]:
+        """Nothing is recorded in here."""
 
 
 def _load() -> Backend:

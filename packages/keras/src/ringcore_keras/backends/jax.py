@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import jax
 import jax.numpy as jnp
-from ringcore import Average, Min, Sum
+import numpy as np
+from ringcore import Average, InvalidArgument, Min, Sum
 from ringcore.adapter import Exchange, ProcessSet
 from ringcore_jax import Compression, allreduce, allreduce_gradients
 from ringcore_jax import allgather as gathered
@@ -56,3 +59,18 @@ def allgather(share: Any, name: str, process_set: ProcessSet) -> Any:
 def all_true(flag: Any, name: str, process_set: ProcessSet) -> Any:
     """Whether a boolean scalar is true on all ranks."""
     return allreduce(flag.astype(jnp.uint8), op=Min, name=name, process_set=process_set).astype(bool)
+
+
+def on_host(who: str, function: Callable[..., list[Any]], tensors: Sequence[Any], _like: Any) -> list[Any]:
+    """What Python makes of tensors: arrays of the dtypes and shapes of some variables, as tensors."""
+    if any(isinstance(tensor, jax.core.Tracer) for tensor in tensors):
+        raise InvalidArgument(
+            f"{who} waits for updates that JAX makes in a thread beside, and a compiled step would hold the threads that "
+            "these need; compile the model with run_eagerly=True"
+        )
+    return [jnp.array(found) for found in function(*map(np.asarray, tensors))]
+
+
+def without_gradients() -> AbstractContextManager[Any]:
+    """Nothing is recorded in here."""
+    return nullcontext()

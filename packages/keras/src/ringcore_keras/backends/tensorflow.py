@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -12,11 +13,21 @@ from ringcore_tensorflow import Compression, allreduce
 from ringcore_tensorflow import allgather as gathered
 from ringcore_tensorflow import reducescatter as scattered
 from ringcore_tensorflow.gradients import Reduction, divided
+from ringcore_tensorflow.host import on_host
 from ringcore_tensorflow.naming import once_in_graph
 
 from ringcore_keras.options import Options
 
-__all__ = ["all_true", "allgather", "allreduce_sum", "divided", "reduce_gradients", "reducescatter"]
+__all__ = [
+    "all_true",
+    "allgather",
+    "allreduce_sum",
+    "divided",
+    "on_host",
+    "reduce_gradients",
+    "reducescatter",
+    "without_gradients",
+]
 
 
 def reduce_gradients(gradients: Sequence[Any], names: Sequence[str], options: Options) -> list[Any]:
@@ -51,3 +62,8 @@ def all_true(flag: Any, name: str, process_set: ProcessSet) -> Any:
     return tf.cast(
         allreduce(tf.cast(flag, tf.uint8), op=Min, name=once_in_graph(name), process_set=process_set), tf.bool
     )
+
+
+def without_gradients() -> AbstractContextManager[Any]:
+    """Nothing is recorded in here, as nobody has a tape."""
+    return nullcontext()

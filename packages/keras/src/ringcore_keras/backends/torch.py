@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
+from keras.ops import convert_to_numpy, convert_to_tensor
 from ringcore import Average, InvalidArgument, Min, Sum, adapter
 from ringcore.adapter import Exchange, ProcessSet, is_elastic, reduce_compressed, tell_untuned
 from ringcore_torch import (
@@ -108,3 +111,16 @@ def allgather(share: Any, name: str, process_set: ProcessSet) -> Any:
 def all_true(flag: Any, name: str, process_set: ProcessSet) -> Any:
     """Whether a boolean scalar is true on all ranks."""
     return allreduce(flag.to(torch.uint8), op=Min, name=name, process_set=process_set).bool()
+
+
+def on_host(who: str, function: Callable[..., list[Any]], tensors: Sequence[Any], _like: Any) -> list[Any]:
+    """What Python makes of tensors: arrays of the dtypes and shapes of some variables, as tensors."""
+    held = [tensor.detach() for tensor in tensors]
+    if any(not tensor.is_cpu for tensor in held):
+        raise InvalidArgument(f"the gradients lie on a GPU, and {who} steps in host memory; use DistributedOptimizer")
+    return [convert_to_tensor(found) for found in function(*map(convert_to_numpy, held))]
+
+
+def without_gradients() -> AbstractContextManager[Any]:
+    """Nothing is recorded in here."""
+    return torch.no_grad()
