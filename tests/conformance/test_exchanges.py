@@ -83,6 +83,18 @@ def exchanges(kind: str) -> dict:
     pair = ringcore.add_process_set([0, 2])
     if me != 1:
         compare("pair", makes["topk"], 2, members=pair)
+    # Two nets whose parameters have the same names would be given what the other one has lost.
+    if kind != "jax":  # where each step gives the function other arrays, of a net that its name alone tells
+        shared, refusal = makes["topk"](), ""
+        _, step, _ = train(compression=shared)
+        step(gradients(0))
+        try:
+            _, other_step, _ = train(compression=shared)
+            other_step(gradients(0))
+        except ringcore.InvalidArgument as error:
+            refusal = str(error)
+        assert "TopK(ratio=0.05" in refusal and "make a compression of its own for each net" in refusal, refusal
+        step(gradients(1))
     # Whoever trains with another one is told so.
     _, step, _ = train(compression=Exchanges.powersgd(2 if me == 0 else 4))
     with told(r"different arguments: compression is PowerSGD\(rank=2.* on ranks? .*0.* PowerSGD\(rank=4"):

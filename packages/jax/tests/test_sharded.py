@@ -107,6 +107,16 @@ def test_every_way_updates_as_without_shards(way: str) -> None:
 
 
 @on(TWO)
+def test_gradients_are_sent_in_half_the_bytes() -> None:
+    plain = optax.sgd(0.1, momentum=0.9)
+    optimizer = ring.ShardedOptimizer(plain, compression="bf16")
+    params, _ = train(optimizer, start(), optimizer.init(start()), range(5))
+    expected, _ = train(plain, start(), plain.init(start()), range(5), alone=True)
+    assert are_equal_on_all_ranks(params)
+    assert 1e-6 < difference(params, expected) < 1e-2
+
+
+@on(TWO)
 @pytest.mark.parametrize(
     "form", ["gathered", *(pytest.param(form, marks=pytest.mark.long) for form in ("own", "without shards"))]
 )
@@ -194,6 +204,8 @@ def test_other_refusals() -> None:
     optimizer = ring.ShardedOptimizer(optax.sgd(0.1))
     with pytest.raises(ringcore.InvalidArgument, match=r"'a\.steps' has the dtype int32"):
         optimizer.init({"a": {"steps": jnp.zeros(3, jnp.int32)}})
+    with pytest.raises(ringcore.InvalidArgument, match="reduce-scatters gradients, and int4 is for allreduces"):
+        ring.ShardedOptimizer(optax.sgd(0.1), compression="int4")
     with pytest.raises(ringcore.InvalidArgument, match="keep each rank's own"):
         ring.gather_state(optax.adam(0.1), optimizer.init(start()), start())
     params = {"w": jnp.full(3, 1.0 + ring.rank())}

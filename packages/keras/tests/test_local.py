@@ -39,6 +39,22 @@ def test_meeting_at_each_step_is_training_together(way: str) -> None:
     assert same_everywhere(digest(net.weights))
 
 
+@on(*TWO)
+@pytest.mark.parametrize("compression", ["fp16", "int8"])
+def test_what_is_sent_of_an_average_is_how_far_ranks_have_come(compression: str) -> None:
+    nets = []
+    for sent in ("none", compression):
+        net = compiled(model(), sgd())
+        net.trainable_variables[-1].assign([100.0, 100.0, 100.0])
+        meets = ring.callbacks.LocalSGDCallback(3, compression=sent)
+        nets.append(trained(net, 7, meets))
+        assert same_everywhere(digest(net.weights))
+        assert bool(meets.state_dict().get("anchors")) == (sent != "none")
+    # What is rounded is the way, and not the weights of 100; inside a host nothing is quantised.
+    assert difference(*nets) < (2e-3 if compression == "fp16" else 2e-5)
+    assert compression != "fp16" or difference(*nets) > 1e-7
+
+
 class Differs(keras.callbacks.Callback):
     """After which steps ranks have different values of each variable."""
 
@@ -170,8 +186,8 @@ def test_arguments_that_differ_are_told_before_the_first_step() -> None:
         r"LocalSGDCallback with different arguments: every is 2 on ranks \[0\] and 3 on ranks \[1\]\. Remedy": (
             ring.callbacks.LocalSGDCallback(2 + own)
         ),
-        r"DiLoCoCallback .*every is 4.* and 6.*; fragments is 1.* and 2.*; compression is none on ranks \[0\] and bf16 "
-        r"on ranks \[1\]; outer is SGD .*0\.5.*0\.75": (
+        r"DiLoCoCallback .*every is 4.* and 6.*; compression is none on ranks \[0\] and bf16 on ranks \[1\]; "
+        r"fragments is 1.* and 2.*; outer is SGD .*0\.5.*0\.75": (
             ring.callbacks.DiLoCoCallback(
                 sgd(0.5 + 0.25 * own), 4 + 2 * own, fragments=1 + own, compression=["none", "bf16"][own]
             )

@@ -56,6 +56,14 @@ def test_every_class_steps_as_without_shards(way: str) -> None:
 
 
 @on(*TWO)
+def test_gradients_are_sent_in_half_the_bytes() -> None:
+    net = trained(compiled(model(), ring.ShardedOptimizer(WAYS["sgd"](), compression="bf16")), 4)
+    reference = trained(compiled(model(), WAYS["sgd"]()), 4, alone=True)
+    assert 10 * ROUNDING < difference(net, reference) < 0.02
+    assert same_everywhere(digest(net.weights))
+
+
+@on(*TWO)
 @pytest.mark.parametrize("form", ["share", "full"])
 def test_training_goes_on_from_a_state(form: str) -> None:
     optimizer = ring.ShardedOptimizer(keras.optimizers.Adam(0.01))
@@ -107,6 +115,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "accumulation": (lambda: keras.optimizers.SGD(gradient_accumulation_steps=2), "gradient_accumulation_steps"),
     "twice": (lambda: ring.ShardedOptimizer("sgd"), "wrap it once"),
     "distributed": (lambda: ring.DistributedOptimizer("sgd"), "wrap it once"),
+    "asynchronous": (lambda: ring.AsyncOptimizer("sgd", staleness=1), "wrap it once"),
 }
 
 
@@ -116,3 +125,9 @@ def test_refusals(case: str) -> None:
     make, why = REFUSED[case]
     with pytest.raises(ringcore.InvalidArgument, match=why):
         ring.ShardedOptimizer(make())
+
+
+@on(*TWO)
+def test_a_share_of_integers_is_refused() -> None:
+    with pytest.raises(ringcore.InvalidArgument, match="reduce-scatters gradients, and int8 is for allreduces"):
+        ring.ShardedOptimizer("sgd", compression="int8")

@@ -15,7 +15,7 @@ import pytest
 import ringcore
 import ringcore_torch as ring
 import torch
-from support.on_ranks import DEVICE, THREE_OVER_TCP, TWO, TWO_ON_GPUS, on
+from support.on_ranks import DEVICE, THREE_OVER_TCP, TWO, TWO_ON_GPUS, TWO_OVER_TCP, on
 from support.processes import LIMIT_S, clean_environ
 from support.torchft import lighthouse, torchft_python
 
@@ -67,6 +67,33 @@ def test_meeting_at_each_step_is_training_together(way: str, equal_on_all_ranks:
         for own, other in zip(model.parameters(), together.parameters(), strict=True):
             assert (own - other).abs().max() < ROUNDING
     assert equal_on_all_ranks(model.parameters())
+
+
+@on(TWO_OVER_TCP, THREE_OVER_TCP)
+@pytest.mark.parametrize("compression", ["bf16", "int8"])
+def test_what_is_sent_of_an_average_is_how_far_ranks_have_come(compression: str, equal_on_all_ranks: Equal) -> None:
+    models = [net(), net()]
+    models[1].load_state_dict(models[0].state_dict())
+    kept: dict[str, Any] = {}
+    for model, sent in zip(models, ("none", compression), strict=True):
+        optimizer = ring.LocalSGD(sgd(model), model.named_parameters(), every=3, compression=sent)
+        with torch.no_grad():  # as if it was loaded behind the wrapping
+            model[0].bias += 100
+        batches = own_batches()
+        for number in range(1, 9):
+            if number == 5 and sent != "none":  # goes on between two meetings in an optimizer of its own
+                kept = copy.deepcopy(optimizer.state_dict())
+                optimizer = ring.LocalSGD(sgd(model), model.named_parameters(), every=3, compression=sent)
+                optimizer.load_state_dict(kept)
+            step(model, optimizer, batches)
+            assert equal_on_all_ranks(model.parameters()) == (number % 3 == 0)
+        optimizer.synchronize()
+        assert equal_on_all_ranks(model.parameters())
+    pairs = list(zip(*(model.parameters() for model in models), strict=True))
+    # What is rounded is the way, and not the weight of 100.
+    largest = max(float((own - other).abs().max()) for own, other in pairs)
+    assert largest < 1e-2
+    assert compression == "int8" or largest > 1e-9  # so small ones are not quantised
 
 
 @on(THREE_OVER_TCP)
@@ -337,6 +364,8 @@ def test_what_does_not_fit_is_refused() -> None:
     model = net()
     with pytest.raises(ringcore.InvalidArgument, match="at least 1"):
         ring.LocalSGD(sgd(model), every=0)
+    with pytest.raises(ringcore.InvalidArgument, match="LocalSGD does not take PowerSGD, which averages all gradients"):
+        ring.LocalSGD(sgd(model), every=2, compression=ring.Compression.powersgd(4))
     with pytest.raises(ringcore.InvalidArgument, match="at most every = 2"):
         ring.DiLoCo(sgd(model), sgd(model), every=2, fragments=3)
     with pytest.raises(ringcore.InvalidArgument, match="below every = 2, not 2"):

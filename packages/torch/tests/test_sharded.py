@@ -108,6 +108,32 @@ def test_every_class_steps_as_without_shards(way: str, equal_on_all_ranks: Equal
                 assert (whole["state"][index][key] - value).abs().max() < ROUNDING, (index, key)
 
 
+@on(TWO, THREE_OVER_TCP)
+@pytest.mark.parametrize("overlap", [None, "backward"])
+@pytest.mark.parametrize("compression", ["fp16", "bf16"])
+def test_gradients_are_sent_in_half_the_bytes(compression: str, overlap: Any, equal_on_all_ranks: Equal) -> None:
+    model = Net().double()
+    alone = copy.deepcopy(model)
+    sent = ring.ShardedOptimizer(
+        WAYS["sgd"](groups_of(model)), model.named_parameters(), compression=compression, overlap=overlap
+    )
+    whole = ring.ShardedOptimizer(WAYS["sgd"](groups_of(alone)), alone.named_parameters())
+    for number in range(4):
+        for net, optimizer in ((model, sent), (alone, whole)):
+            optimizer.zero_grad()
+            x = torch.randn(
+                4, 7, generator=torch.Generator().manual_seed(10 * number + ring.rank()), dtype=torch.float64
+            )
+            net(x, ring.rank()).square().mean().backward()
+            optimizer.step()
+    assert equal_on_all_ranks(model.parameters())
+    largest = max(
+        float((own - other).abs().max()) for own, other in zip(model.parameters(), alone.parameters(), strict=True)
+    )
+    assert 1e-9 < largest < 1e-2
+    assert {row._sent.dtype for row in sent._flats} == {getattr(ring.Compression, compression).wire_dtype}
+
+
 @on(THREE_OVER_TCP)
 @pytest.mark.parametrize("overlap", [None, "backward", "forward"])
 @pytest.mark.parametrize(("passes", "clip"), [(3, None), (1, 0.05), (2, 0.05)])
@@ -343,7 +369,12 @@ def test_what_a_sharded_optimizer_does_not_take() -> None:
     model = torch.nn.Linear(3, 3)
     with pytest.raises(ringcore.InvalidArgument, match="not known to work by element"):
         ring.ShardedOptimizer(torch.optim.LBFGS(model.parameters()))
-    optimizer = ring.ShardedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ringcore.InvalidArgument, match="reduce-scatters gradients, and int8 is for allreduces.*bf16"):
+        ring.ShardedOptimizer(inner, compression="int8")
+    with pytest.raises(ringcore.InvalidArgument, match="ShardedOptimizer does not take TopK"):
+        ring.ShardedOptimizer(inner, compression=ring.Compression.topk())
+    optimizer = ring.ShardedOptimizer(inner)
     with pytest.raises(ringcore.InvalidArgument, match="wrap it once"):
         ring.ShardedOptimizer(optimizer)
     with pytest.raises(ringcore.InvalidArgument, match="no more parameters"):

@@ -25,6 +25,10 @@ from ringcore_jax import in_python
 from ringcore_jax._host import HostArrays
 
 
+class Owner:
+    """Stands for one trainer: the arrays that it trains are others in each step."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Exchanging:
     """What averages the gradients of one trainer.
@@ -35,6 +39,7 @@ class Exchanging:
         process_set: The ranks that train together.
         who: Trains, in the words of the user.
         arguments: That it was made with, by name.
+        owner: The trainer, which the names of gradients are unique in; None: somebody else looks after that.
     """
 
     exchange: Exchange
@@ -42,6 +47,7 @@ class Exchanging:
     process_set: ProcessSet
     who: str
     arguments: Mapping[str, object]
+    owner: Owner | None = None
 
     def average(self, names: Sequence[str], leaves: Sequence[Any]) -> list[Any]:
         """The averages of gradients, whose names are the same on every rank.
@@ -54,6 +60,8 @@ class Exchanging:
                 f"{type(self.exchange).__name__} knows gradients by their names, and several are called "
                 f"'{repeated[0]}'; give each its own"
             )
+        if self.owner is not None:
+            self.exchange.claim(dict.fromkeys(names, self.owner))
         if not leaves or (self.process_set.size() == 1 and not adapter.is_elastic()):
             return list(leaves)
         adapter.tell_untuned(self.who, f"{type(self.exchange).__name__} sends in a way of its own")

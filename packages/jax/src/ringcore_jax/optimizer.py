@@ -13,7 +13,7 @@ from ringcore.adapter import Exchange, ProcessSet, ReduceOp, global_process_set
 
 from ringcore_jax._operations import allreduce
 from ringcore_jax.compression import Compression, Compressor
-from ringcore_jax.exchanging import Exchanging
+from ringcore_jax.exchanging import Exchanging, Owner
 from ringcore_jax.names import names_of
 from ringcore_jax.start import Comparison
 from ringcore_jax.tuning import end_ways, taken, way_of_step
@@ -45,7 +45,13 @@ def allreduce_gradients(
         name: Identifies the operations on all ranks.
     """
     compressor = Compression.chosen(compression, exchanges=True, lasts=False, who="allreduce_gradients")
-    return _reduced(gradients, compressor, op, gradient_predivide_factor, process_set, name, who="allreduce_gradients")
+    owner = _owners.setdefault(name, Owner())  # It is called anew in each step, and a name stands for one net.
+    return _reduced(
+        gradients, compressor, op, gradient_predivide_factor, process_set, name, who="allreduce_gradients", owner=owner
+    )
+
+
+_owners: dict[str, Owner] = {}
 
 
 def _reduced(
@@ -56,6 +62,7 @@ def _reduced(
     process_set: ProcessSet,
     name: str,
     who: str,
+    owner: Owner,
 ) -> Any:
     """`allreduce_gradients`, for whoever was made with these arguments."""
     found, structure = jax.tree.flatten_with_path(gradients)
@@ -64,7 +71,7 @@ def _reduced(
     floats = [leaf for leaf in leaves if leaf.dtype != jax.dtypes.float0]
     if isinstance(compressor, Exchange):
         adapter.check_exchange_options(compressor, op, gradient_predivide_factor=gradient_predivide_factor)
-        exchanging = Exchanging(compressor, name, process_set, who, {"compression": compressor})
+        exchanging = Exchanging(compressor, name, process_set, who, {"compression": compressor}, owner)
         paths = [path for path, leaf in found if leaf.dtype != jax.dtypes.float0]
         return _with_floats(structure, leaves, exchanging.average(names_of(paths), floats))
     dealt = adapter.dealt("JAX", name, [leaf.size * leaf.dtype.itemsize for leaf in floats], process_set)
@@ -117,8 +124,13 @@ def value_and_grad(
     compressor = Compression.chosen(compression, exchanges=True, who="value_and_grad")
     compressor = Compression.with_errors(compressor, error_feedback=error_feedback)
     local = jax.value_and_grad(fun, argnums, has_aux)
-    options = {"process_set": process_set, "name": name, "compression": compressor, **options}
     comparison = Comparison(name, process_set) if check_weights else None
+    owner = Owner()
+
+    def averages(tree: Any, *, op: ReduceOp = ReduceOp.AVERAGE, gradient_predivide_factor: float = 1.0) -> Any:
+        return _reduced(
+            tree, compressor, op, gradient_predivide_factor, process_set, name, "allreduce_gradients", owner
+        )
 
     def averaged(*args: Any, **kwargs: Any) -> Any:
         value, gradients = local(*args, **kwargs)
@@ -126,8 +138,8 @@ def value_and_grad(
             params = args[argnums] if isinstance(argnums, int) else [args[number] for number in argnums]
             gradients = comparison.before(params, gradients)
         if not has_aux:
-            return allreduce_gradients((value, gradients), **options)
-        loss, gradients = allreduce_gradients((value[0], gradients), **options)
+            return averages((value, gradients), **options)
+        loss, gradients = averages((value[0], gradients), **options)
         return (loss, value[1]), gradients
 
     return averaged
@@ -183,12 +195,13 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
         raise InvalidArgument(f"backward_passes_per_step is at least 1, not {backward_passes_per_step}")
     wrapped = optax.with_extra_args_support(optimizer)
     comparison = Comparison(name, process_set) if check_weights else None
+    owner = Owner()
 
     def update(gradients: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         if comparison is not None and params is not None:
             gradients = comparison.before(params, gradients)
         averaged = _reduced(
-            gradients, compressor, op, gradient_predivide_factor, process_set, name, who="DistributedOptimizer"
+            gradients, compressor, op, gradient_predivide_factor, process_set, name, "DistributedOptimizer", owner
         )
         stepped: tuple[Any, Any] = wrapped.update(averaged, state, params, **extra)
         return stepped

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -12,6 +13,7 @@ from ringcore import Average, InvalidArgument, Sum, adapter
 from ringcore.adapter import ProcessSet, global_process_set
 
 from ringcore_jax._operations import allgather, allreduce, reducescatter
+from ringcore_jax.compression import Compression, Compressor
 from ringcore_jax.elements import why_not_by_element
 from ringcore_jax.start import Comparison
 
@@ -23,6 +25,7 @@ def ShardedOptimizer(  # noqa: N802 - the field's name for it
     optimizer: optax.GradientTransformation,
     *,
     max_norm: float | None = None,
+    compression: type[Compressor] | str = Compression.none,
     process_set: ProcessSet = global_process_set,
     name: str = "ShardedOptimizer",
     check_weights: bool = True,
@@ -39,6 +42,8 @@ def ShardedOptimizer(  # noqa: N802 - the field's name for it
             arrays whether it does.
         max_norm: Scale the averages so that their norm, over all parameters, is at most this; in the place of
             `optax.clip_by_global_norm`, for which no rank has all averages.
+        compression: What is sent of gradients: `Compression.fp16` or `bf16` halves float32. Updates are gathered as
+            they are.
         process_set: The ranks that train together.
         name: Identifies the operations on all ranks; of several optimizers in one program each may have its own.
         check_weights: When parameters are updated for the first time, compare a hash of them on all ranks, and raise
@@ -47,7 +52,7 @@ def ShardedOptimizer(  # noqa: N802 - the field's name for it
 
     Raises:
         InvalidArgument: An optimizer that does not work by element; an elastic job, where the state of a lost rank
-            would be lost. From `init` and `update`: a parameter of a dtype that is no float.
+            would be lost; a compression that a reduce-scatter cannot have. From `init` and `update`: a parameter of a dtype that is no float.
     """
     import optax
 
@@ -59,6 +64,7 @@ def ShardedOptimizer(  # noqa: N802 - the field's name for it
             "the whole. Use DistributedOptimizer; or pass max_norm in the place of clip_by_global_norm, or "
             "by_element=True if it does"
         )
+    compressor = Compression.chosen_for_shares(compression, who="ShardedOptimizer")
     inner = optax.with_extra_args_support(optimizer)
     comparison = Comparison(name, process_set) if check_weights else None
 
@@ -70,7 +76,9 @@ def ShardedOptimizer(  # noqa: N802 - the field's name for it
             gradients = comparison.before(params, gradients)
         # Gradients may have another dtype than the parameters, of which the state is.
         rows = Rows(gradients if params is None else params, process_set)
-        own = reducescatter(rows.of(gradients), op=Average, name=f"{name}.gradients", process_set=process_set)
+        whole = rows.of(gradients)
+        shares = partial(reducescatter, op=Average, name=f"{name}.gradients", process_set=process_set)
+        own = dict(zip(whole, adapter.reduce_compressed(compressor, list(whole.values()), shares), strict=True))
         if max_norm is not None:
             own = _clipped(own, max_norm, name, process_set)
         updates, state = inner.update(own, state, None if params is None else rows.own(params), **extra)

@@ -6,7 +6,8 @@ optimizer of the same class, in a thread, steps copies of the variables by the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import keras
@@ -165,8 +166,13 @@ class _Asynchronous:
             )  # fmt: skip
 
     def _ring_begin(self) -> None:
-        for newest, variable in zip(self._ring_newest, self._trainable_variables, strict=True):
-            newest.assign(np.array(ops.convert_to_numpy(variable)))
+        values = _copies(self._trainable_variables)
+
+        def begin() -> None:
+            for newest, value in zip(self._ring_newest, values, strict=True):
+                newest.assign(value)
+
+        _outside_scopes(begin)
 
     def _ring_update(self, numbers: Sequence[float], gradients: list[Any]) -> None:
         """In the thread that takes part in the sums."""
@@ -182,7 +188,13 @@ class _Asynchronous:
                     newest.assign(variable.constraint(newest.value))
 
     def _ring_take_newest(self) -> None:
-        vars(self)["_ring_taken"] = _copies(self._ring_newest)
+        vars(self)["_ring_taken"] = _outside_scopes(lambda: _copies(self._ring_newest))
+
+
+def _outside_scopes(function: Callable[[], Any]) -> Any:
+    """Call it in a thread of its own: in a step on JAX, what this thread assigns lasts as long as the step."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(function).result()
 
 
 def _copies(variables: Sequence[Any]) -> list[Any]:

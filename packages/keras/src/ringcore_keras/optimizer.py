@@ -131,6 +131,8 @@ class _Distributed:
             )
         results = list(gradients)
         shared = [i for i, variable in enumerate(variables) if variable.path not in self._ring_local]
+        if shared and isinstance(self.ring_options.compression, Exchange):
+            self.ring_options.compression.claim({name_of(variables[i], i): variables[i] for i in shared})
         if shared:
             theirs = [gradients[i] for i in shared]
             names = [name_of(variables[i], i) for i in shared]

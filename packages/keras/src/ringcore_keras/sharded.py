@@ -19,7 +19,8 @@ from ringcore import InvalidArgument, adapter
 from ringcore.adapter import ProcessSet, global_process_set
 
 from ringcore_keras.backends import backend
-from ringcore_keras.optimizer import SHARE, is_distributed, name_of, public_module
+from ringcore_keras.options import Compression
+from ringcore_keras.optimizer import SHARE, is_asynchronous, is_distributed, name_of, public_module
 
 # What they do to a value depends on that value, its gradient and its own variables alone, and on counts of steps.
 _BY_ELEMENT = (
@@ -81,6 +82,7 @@ class _Sharded:
 
     _ring_set: ProcessSet
     _ring_name: str
+    _ring_wire: str | None
     _ring_rows: Rows
     _ring_shares: dict[str, Any]
     _trainable_variables: list[Any]
@@ -111,7 +113,11 @@ class _Sharded:
         averages = []
         for kind, share in self._ring_shares.items():
             name = f"{self._ring_name}.{kind}"
-            averages.append(backend.reducescatter(rows.of(kind, grads), f"{name}.gradients", self._ring_set))
+            row = rows.of(kind, grads)
+            is_narrowed = self._ring_wire is not None and kind in ("float32", "float64")
+            sent = ops.cast(row, self._ring_wire) if is_narrowed else row
+            average = backend.reducescatter(sent, f"{name}.gradients", self._ring_set)
+            averages.append(ops.cast(average, kind) if is_narrowed else average)
             values = [ops.convert_to_tensor(variable) for variable in rows.variables]
             share.assign(rows.own(kind, rows.of(kind, values)))
         super().apply(averages, list(self._ring_shares.values()))  # type: ignore[misc]
@@ -203,7 +209,12 @@ class _Sharded:
 
 
 def ShardedOptimizer(  # noqa: N802 - the field's name for it
-    optimizer: Any, *, name: str = "sharded", process_set: ProcessSet = global_process_set, by_element: bool = False
+    optimizer: Any,
+    *,
+    name: str = "sharded",
+    process_set: ProcessSet = global_process_set,
+    by_element: bool = False,
+    compression: str = Compression.none,
 ) -> Any:
     """Wrap an optimizer: each rank keeps the variables for a share of the model's, and steps that.
 
@@ -218,14 +229,18 @@ def ShardedOptimizer(  # noqa: N802 - the field's name for it
         name: Of the operations; two models that are trained at once in two threads need two names.
         process_set: The ranks that train together.
         by_element: An optimizer of another class works by element as well.
+        compression: What is sent of gradients: `Compression.fp16` or `bf16` halves float32. Weights are gathered as
+            they are.
 
     Raises:
         InvalidArgument: Another class, or one that is built, or wrapped; clipping by norms, a moving average,
-            accumulation, or a weight decay that leaves variables out; an elastic job.
+            accumulation, or a weight decay that leaves variables out; an elastic job; a compression that a
+            reduce-scatter cannot have.
     """
+    wire = _wire_of(compression)
     optimizer = keras.optimizers.get(optimizer)
     kind = type(optimizer)
-    if isinstance(optimizer, _Sharded) or is_distributed(optimizer):
+    if isinstance(optimizer, _Sharded) or is_distributed(optimizer) or is_asynchronous(optimizer):
         raise InvalidArgument("the optimizer is wrapped already; wrap it once")
     known = tuple(getattr(keras.optimizers, each) for each in _BY_ELEMENT if hasattr(keras.optimizers, each))
     plain = [each for each in kind.__mro__ if each in known]
@@ -250,5 +265,13 @@ def ShardedOptimizer(  # noqa: N802 - the field's name for it
     members = {"__doc__": kind.__doc__, "__module__": public_module(kind), "from_config": kind.from_config}
     wrapped: Any = object.__new__(type(kind.__name__, (_Sharded, kind), members))
     wrapped.__dict__.update(vars(optimizer))
-    vars(wrapped).update(_ring_set=process_set, _ring_name=name)
+    vars(wrapped).update(_ring_set=process_set, _ring_name=name, _ring_wire=wire)
     return wrapped
+
+
+def _wire_of(compression: Any) -> str | None:
+    """The dtype that gradients are sent in, where it is another one."""
+    chosen = ringcore.Compression.chosen(compression, who="ShardedOptimizer")
+    adapter.refuse_quantised_shares(ringcore.Compression.name_of(chosen), "ShardedOptimizer")
+    wire: str | None = chosen.wire_dtype
+    return wire

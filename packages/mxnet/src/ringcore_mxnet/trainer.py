@@ -190,6 +190,8 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
 
     def _exchange(self, gradients: list[tuple[str, int, Any]], exchange: adapter.Exchange) -> None:
         """Wait for all of them, and let it make the averages."""
+        names = {i: f"{self._ring_prefix}.{i}.{without_numbers(param.name)}" for i, param in enumerate(self._params)}
+        exchange.claim({name: self._params[i] for i, name in names.items()})
         arrays = {name: gradient.asnumpy() for name, _, gradient in gradients}
         exchange.average_of_step(
             arrays, f"{self._ring_prefix}.exchange", self._ring_set, who="DistributedTrainer",

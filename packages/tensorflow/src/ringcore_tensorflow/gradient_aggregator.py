@@ -78,7 +78,8 @@ class GradientAggregator:
         names = [name_of(variables[i], i) for i in present]
 
         def reduced() -> list[Any]:
-            results = self._reduction.apply([total / self._divisor for total in self._sums], names)
+            sums = [total / self._divisor for total in self._sums]
+            results = self._reduction.apply(sums, names, [variables[i] for i in present])
             if self._reduction.check_weights:
                 compare_once([(variables[i], name) for i, name in zip(present, names, strict=True)], self._reduction)
             for total in self._sums:

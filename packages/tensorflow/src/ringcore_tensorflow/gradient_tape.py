@@ -96,7 +96,9 @@ def reduce_gradients(
         scale_local: Whether these are divided by the number of ranks, where the others are averaged.
     """
     shared = [i for i, source in enumerate(sources) if id(source) not in local]
-    reduced = reduction.apply([gradients[i] for i in shared], [name_of(sources[i], i) for i in shared])
+    reduced = reduction.apply(
+        [gradients[i] for i in shared], [name_of(sources[i], i) for i in shared], [sources[i] for i in shared]
+    )
     results = list(gradients)
     if scale_local and reduction.op is Average:
         # What the ranks share is averaged: so that both kinds learn at one rate, local ones are divided as well.

@@ -61,13 +61,14 @@ class Reduction:
         adapter.keep_freed_memory()
 
     @as_written
-    def apply(self, gradients: Sequence[Any], names: Sequence[str]) -> list[Any]:
+    def apply(self, gradients: Sequence[Any], names: Sequence[str], sources: Sequence[Any] = ()) -> list[Any]:
         """The gradients of all ranks.
 
         Args:
             gradients: Tensors, `tf.IndexedSlices`, or None, which stays None. On every rank the same kinds of the same
                 shapes. In the order in which a forward needs the variables.
             names: Of the variables, for errors; the same on every rank.
+            sources: The variables, where an `Exchange` is to know that it has no others of these names.
         """
         results = list(gradients)
         whole: list[int] = []
@@ -82,6 +83,9 @@ class Reduction:
             adapter.tell_untuned(self.who, f"{type(self.compression).__name__} sends in a way of its own")
             if len(set(names)) < len(names):  # TensorFlow gives a name to as many variables as are made with it
                 names = [f"{i}.{name}" for i, name in enumerate(names)]
+            # A tensor is another one in each step.
+            kept = {name: source for name, source in zip(names, sources, strict=False) if is_variable(source)}
+            self.compression.claim({names[i]: kept[names[i]] for i in whole if names[i] in kept})
             averages = self._exchange(self.compression, {names[i]: results[i] for i in whole})
             for i, average in zip(whole, averages, strict=True):
                 results[i] = average
@@ -166,3 +170,8 @@ def divided(gradient: Any, divisor: float) -> Any:
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(gradient.values / divisor, gradient.indices, gradient.dense_shape)
     return None if gradient is None else gradient / divisor
+
+
+def is_variable(source: Any) -> bool:
+    """Of TensorFlow, or of Keras, which holds one."""
+    return isinstance(getattr(source, "value", source), tf.Variable) or isinstance(source, tf.Variable)

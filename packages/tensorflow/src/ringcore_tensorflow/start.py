@@ -18,7 +18,7 @@ from ringcore.adapter import ProcessSet
 
 from ringcore_tensorflow import _operations
 from ringcore_tensorflow._graph import as_written, runs_in_session
-from ringcore_tensorflow.gradients import Reduction
+from ringcore_tensorflow.gradients import Reduction, is_variable
 
 _REMEDY = "call broadcast_variables(model.weights, root_rank=0) before the second step"
 _MOMENT = 2
@@ -38,7 +38,7 @@ def compare_once(sources: Sequence[tuple[Any, str]], reduction: Reduction) -> No
         MismatchError: They differ. On every rank; in a `tf.function` as TensorFlow's error with the same text.
     """
     process_set = reduction.process_set
-    held = {name: source for source, name in sources if _is_variable(source)}
+    held = {name: source for source, name in sources if is_variable(source)}
     # A function that a rank traces while it is alone is the one that it calls when others have come.
     is_alone = process_set.size() == 1 and not adapter.is_elastic()
     if not held or runs_in_session() or not process_set.included() or is_alone:
@@ -48,11 +48,6 @@ def compare_once(sources: Sequence[tuple[Any, str]], reduction: Reduction) -> No
         _comparisons[key] = _Comparison(list(held), f"{reduction.name}.weights", process_set)
         weakref.finalize(next(iter(held.values())), _comparisons.pop, key, None)
     _comparisons[key].step(list(held.values()))
-
-
-def _is_variable(source: Any) -> bool:
-    """Of TensorFlow, or of Keras, which holds one."""
-    return isinstance(getattr(source, "value", source), tf.Variable) or isinstance(source, tf.Variable)
 
 
 def _hashes(values: Sequence[Any]) -> list[int]:

@@ -70,6 +70,7 @@ class ExchangingReducer:
         self._replaced, self._replaced_by = False, ""
         self._prefix = name_or_next(None, "gradients", process_set) if process_set.included() else "gradients"
         self._averages: list[tuple[torch.Tensor, int]] = []
+        exchange.claim(dict(named))
         take_over((parameter for _, parameter in named), self)
         adapter.after_init(self._on_init)
 

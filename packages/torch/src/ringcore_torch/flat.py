@@ -15,6 +15,7 @@ from ringcore.adapter import Handle, ProcessSet
 
 from ringcore_torch import _operations as plain
 from ringcore_torch.buckets import SOONER_BUCKET_BYTES, usual_bucket_bytes
+from ringcore_torch.compression import Compression, Compressor
 from ringcore_torch.memory import registered_zeros
 from ringcore_torch.parameters import check_dtypes, of_parameters
 
@@ -66,10 +67,12 @@ class FlatParameters:
         named: The parameters.
         process_set: The ranks.
         whole: Parameters are dealt out whole, to shares of one length: what is left of a share is zeros.
+        compression: What gradients are sent as.
     """
 
     def __init__(
-        self, name: str, named: Sequence[tuple[str, torch.Tensor]], process_set: ProcessSet, *, whole: bool
+        self, name: str, named: Sequence[tuple[str, torch.Tensor]], process_set: ProcessSet, *, whole: bool,
+        compression: type[Compressor] = Compression.none,
     ) -> None:  # fmt: skip
         self._name, self._process_set = name, process_set
         self.names = [name for name, _ in named]
@@ -88,6 +91,11 @@ class FlatParameters:
         self.end = self.begin + count // size + (1 if rank < count % size else 0)
         self.own = self.values[self.begin : self.end]
         self.own_gradients = self.gradients[self.begin : self.end]
+        # What is sent, and this rank's share of what has come.
+        self._sent, self._landed = self.gradients, self.own_gradients
+        if compression.wire_dtype is not None and first.dtype in compression.wide_dtypes:
+            self._sent = registered_zeros(count, compression.wire_dtype, first.device)
+            self._landed = torch.empty_like(self.own_gradients, dtype=compression.wire_dtype)
 
     def check(self) -> None:
         """Refuse what cannot be reduced, before any of it is on its way.
@@ -107,10 +115,18 @@ class FlatParameters:
     def start_reducescatter(self) -> Wait:
         """Average what autograd has left into `own_gradients`; a parameter without a gradient has zeros."""
         for parameter, at in zip(self.parameters, self.starts, strict=True):
-            view = self.gradients[at : at + parameter.numel()].view(parameter.shape)
+            view = self._sent[at : at + parameter.numel()].view(parameter.shape)
             view.zero_() if parameter.grad is None else view.copy_(parameter.grad)
-        start = functools.partial(plain.reducescatter_async, self.gradients)
-        return self._start(start, self.own_gradients, self._name, "the gradient")
+        start = functools.partial(plain.reducescatter_async, self._sent)
+        wait = self._start(start, self._landed, self._name, "the gradient")
+        if self._landed is self.own_gradients:
+            return wait
+
+        def widen() -> None:
+            wait()
+            self.own_gradients.copy_(self._landed)
+
+        return widen
 
     def start_allgather(self, priority: int = 0) -> Wait:
         """Let all ranks have what each has stepped of `own`; the larger the priority, the sooner."""
@@ -159,7 +175,8 @@ def _dealt_whole(sizes: Sequence[int], ranks: int) -> tuple[list[int], int]:
 
 
 def flattened(
-    groups: Sequence[dict[str, Any]], names: Mapping[int, str], prefix: str, process_set: ProcessSet, *, whole: bool
+    groups: Sequence[dict[str, Any]], names: Mapping[int, str], prefix: str, process_set: ProcessSet, *, whole: bool,
+    compression: type[Compressor],
 ) -> tuple[list[FlatParameters], list[Piece]]:  # fmt: skip
     """Lay the parameters of an optimizer in rows, and tell which parts of them this rank owns.
 
@@ -169,6 +186,7 @@ def flattened(
         prefix: Of the names of operations.
         process_set: The ranks.
         whole: See `FlatParameters`.
+        compression: See there as well.
     """
     flats: list[FlatParameters] = []
     pieces: list[Piece] = []
@@ -178,7 +196,7 @@ def flattened(
         check_dtypes(named)
         for indices in _rows(group["params"], whole=whole):
             own = [named[index] for index in indices]
-            flat = FlatParameters(f"{prefix}.{len(flats)}", own, process_set, whole=whole)
+            flat = FlatParameters(f"{prefix}.{len(flats)}", own, process_set, whole=whole, compression=compression)
             flats.append(flat)
             for index, start, parameter in zip(indices, flat.starts, flat.parameters, strict=True):
                 begin = max(start, flat.begin)

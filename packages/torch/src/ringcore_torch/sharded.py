@@ -13,6 +13,7 @@ from ringcore import InvalidArgument, Max, Sum, adapter, allgather_object
 from ringcore.adapter import ProcessSet, global_process_set, name_or_next
 
 from ringcore_torch import _operations as plain
+from ringcore_torch.compression import Compression, Compressor
 from ringcore_torch.flat import FlatParameters, Piece, flattened
 from ringcore_torch.gathering import ForwardGathers
 from ringcore_torch.memory import keep_freed_memory
@@ -287,6 +288,7 @@ def ShardedOptimizer(  # noqa: N802 - the field's name for it
     by_parameter: bool = False,
     overlap: Literal["backward", "forward"] | None = None,
     backward_passes_per_step: int = 1,
+    compression: type[Compressor] | str = Compression.none,
 ) -> Any:
     """Wrap an optimizer: each rank keeps the state of a share of the parameters, and steps that.
 
@@ -314,14 +316,18 @@ def ShardedOptimizer(  # noqa: N802 - the field's name for it
             out whole travel all together.
         backward_passes_per_step: With an `overlap`: backward passes whose gradients are summed before they are
             averaged. Without one there may be any number of them before a step.
+        compression: What is sent of gradients: `Compression.fp16` or `bf16` halves float32. Parameters are gathered as
+            they are.
 
     Raises:
         InvalidArgument: A class that is not known to work by element, an optimizer that has stepped, or is wrapped; an
-            `overlap` that is none, `backward_passes_per_step` below 1; an elastic job.
+            `overlap` that is none, `backward_passes_per_step` below 1; an elastic job; a compression that a
+            reduce-scatter cannot have.
     """
     if isinstance(optimizer, _ShardedOptimizer) or hasattr(optimizer, "_ring"):
         raise InvalidArgument("the optimizer is wrapped already; wrap it once")
     _check_options(overlap, backward_passes_per_step)
+    compressor = Compression.chosen_for_shares(compression, who="ShardedOptimizer")
     whole = by_parameter or isinstance(optimizer, BY_PARAMETER)
     if not by_element and not whole and not isinstance(optimizer, BY_ELEMENT):
         raise InvalidArgument(
@@ -340,7 +346,7 @@ def ShardedOptimizer(  # noqa: N802 - the field's name for it
     names = {id(parameter): f"parameter.{index}" for index, parameter in enumerate(parameters)}
     names.update((id(parameter), name) for name, parameter in named)
     prefix = name_or_next(None, "sharded", process_set) if process_set.included() else "sharded"
-    flats, pieces = flattened(optimizer.param_groups, names, prefix, process_set, whole=whole)
+    flats, pieces = flattened(optimizer.param_groups, names, prefix, process_set, whole=whole, compression=compressor)
     inner: Any = object.__new__(type(optimizer))
     inner.__dict__.update({key: value for key, value in vars(optimizer).items() if key != "step"})
     inner.param_groups = [

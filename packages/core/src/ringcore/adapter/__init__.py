@@ -46,6 +46,7 @@ from ringcore.adapter.compression import (
     exchange_of,
     fed_back,
     reduce_compressed,
+    refuse_quantised_shares,
     round_to_quantised,
 )
 from ringcore.adapter.dealings import Dealt, Part, dealt
@@ -199,6 +200,7 @@ __all__ = [
     "reduce_compressed",
     "reducescatter",
     "refuse",
+    "refuse_quantised_shares",
     "refusing",
     "require_same_version",
     "root_index",

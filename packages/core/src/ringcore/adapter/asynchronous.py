@@ -164,7 +164,9 @@ class AsynchronousSums:
     def stop(self) -> None:
         """The engine has ended: wait for the thread, which must not be in a framework's code when Python ends."""
         with self._changed:
-            self._error = self._error or ShutdownError("ringcore was shut down, and an AsyncOptimizer takes part no more")
+            self._error = self._error or ShutdownError(
+                "ringcore was shut down, and an AsyncOptimizer takes part no more"
+            )
             self._changed.notify_all()
         self._thread.join(_END_S)
 

@@ -133,11 +133,36 @@ class Choices:
         raise InvalidArgument(f"compression is one of {', '.join(members)}, or its name, not {compression!r}")
 
     @classmethod
+    def chosen_for_shares(cls, compression: Any, *, who: str) -> Any:
+        """The member that a user means who reduce-scatters gradients.
+
+        Raises:
+            InvalidArgument: It is none, or one that the engine has for allreduces only.
+        """
+        compressor = cls.chosen(compression, who=who)
+        if compressor.quantised:
+            refuse_quantised_shares(cls.name_of(compressor), who)
+        return compressor
+
+    @classmethod
     def with_errors(cls, compressor: Any, *, error_feedback: bool) -> Any:
         """What `chosen` has returned, or with `error_feedback` the `Exchange` that sends like it: see `fed_back`."""
         is_member = isinstance(compressor, type)
         kinds = (kind for kind in KINDS if is_member and issubclass(compressor, getattr(cls, kind, ())))
         return fed_back(compressor, next(kinds, "none"), error_feedback=error_feedback)
+
+
+def refuse_quantised_shares(name: str, who: str) -> None:
+    """Refuse what a reduce-scatter cannot send.
+
+    Raises:
+        InvalidArgument: It is a compression to integers.
+    """
+    if QUANTISED.get(name):
+        raise InvalidArgument(
+            f"{who} reduce-scatters gradients, and {name} is for allreduces, of which each rank gets the same sums; use "
+            "Compression.fp16 or bf16, or a DistributedOptimizer"
+        )
 
 
 def exchange_of(compression: Any, who: str = "") -> Exchange | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
+import weakref
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -55,7 +57,12 @@ class Exchange:
         """What belongs to this process, and not to the training."""
         self._compared: set[str] = set()  # Names of callers, of which one may be new or another rank's.
         self._agreed: set[str] = set()
+        self._owners: dict[str, weakref.ref[Any]] = {}  # By the name of a gradient: whose it is.
         after_init(self._on_init)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without whose gradients these are: a copy's are others."""
+        return {key: value for key, value in vars(self).items() if key != "_owners"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copy, here or in another process, compares and agrees for itself."""
@@ -71,6 +78,32 @@ class Exchange:
         """With the arguments that it keeps by their names."""
         kept = [(name, getattr(self, name)) for name in inspect.signature(type(self)).parameters if hasattr(self, name)]
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in kept)})"
+
+    def claim(self, owners: Mapping[str, object]) -> None:
+        """Note whose gradients have these names, as whoever trains does before it averages them.
+
+        Args:
+            owners: By the name of a gradient: the parameter, or where that is another object in each step, what trains
+                it. It is not kept alive.
+
+        Raises:
+            InvalidArgument: A gradient of the same name is another one's, whose losses would be added to this one.
+        """
+        shared = [each for each, owner in owners.items() if self._is_of_another(each, owner)]
+        if shared:
+            gc.collect()  # A net that nobody uses any more may be in a circle.
+            shared = [each for each in shared if self._is_of_another(each, owners[each])]
+        if shared:
+            raise InvalidArgument(
+                f"{self!r} averages the gradient of another '{shared[0]}' already, and what that one loses would be added "
+                "to this one. Remedy: make a compression of its own for each net, or give their parameters different "
+                "names"
+            )
+        self._owners.update({each: weakref.ref(owner) for each, owner in owners.items()})
+
+    def _is_of_another(self, each: str, owner: object) -> bool:
+        known = self._owners[each]() if each in self._owners else None
+        return known is not None and known is not owner
 
     def average_of_step(
         self, gradients: Arrays, name: str, process_set: ProcessSet, *, who: str, arguments: Mapping[str, object]
