@@ -1,4 +1,4 @@
-"""Asynchronous sums are complete with some ranks' gradients, the same on all, and never of old ones: in each adapter."""
+"""Asynchronous sums are of some ranks' gradients, the same on all, and never of old ones: through each adapter."""
 
 from __future__ import annotations
 

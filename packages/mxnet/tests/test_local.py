@@ -69,6 +69,29 @@ def test_meeting_at_each_step_is_training_together(way: str) -> None:
         assert distance(own, other) < ROUNDING
 
 
+@on(TWO, THREE_OVER_TCP)
+def test_what_is_sent_of_an_average_is_how_far_ranks_have_come(tmp_path: Path) -> None:
+    nets = []
+    for sent in ("none", "bf16"):
+        made = net()
+        made[1].bias.set_data(mx.nd.full((3,), 100.0))
+        trainer = ring.LocalSGDTrainer(made.collect_params(), "sgd", {"learning_rate": 0.01}, every=3, compression=sent)
+        for number in range(8):
+            if number == 4 and sent != "none":  # goes on between two meetings in a trainer of its own
+                file = str(tmp_path / f"{ring.rank()}.states")
+                trainer.save_states(file)
+                options = {"every": 3, "compression": sent}
+                trainer = ring.LocalSGDTrainer(made.collect_params(), "sgd", {"learning_rate": 0.01}, **options)
+                trainer.load_states(file)
+            step(made, trainer, number)
+            assert alike(values(made)) == (number % 3 == 2)
+        trainer.synchronize()
+        assert alike(values(made))
+        nets.append(values(made))
+    # What is rounded is the way, and not the weights of 100.
+    assert 1e-6 < max(distance(own, other) for own, other in zip(*nets, strict=True)) < 0.1
+
+
 @on(TWO)
 def test_fragments_take_turns() -> None:
     mine = net()
@@ -119,8 +142,8 @@ def test_arguments_that_differ_are_told_before_the_first_step(goes_on: bool, tmp
         r"LocalSGDTrainer with different arguments: every is 2 on ranks \[0\] and 3 on ranks \[1\]\. Remedy": (
             ring.LocalSGDTrainer(made.collect_params(), "sgd", SGD, every=2 + own, check_weights=False)
         ),
-        r"DiLoCoTrainer .*every is 4.* and 6.*; fragments is 1.* and 2.*; compression is int8 on ranks \[0\] and bf16 "
-        r"on ranks \[1\]; outer is SGD .*0\.5": ring.DiLoCoTrainer(
+        r"DiLoCoTrainer .*every is 4.* and 6.*; compression is int8 on ranks \[0\] and bf16 on ranks \[1\]; "
+        r"fragments is 1.* and 2.*; outer is SGD .*0\.5": ring.DiLoCoTrainer(
             made.collect_params(), "sgd", SGD, outer=outer, every=4 + 2 * own, fragments=1 + own,
             compression=["int8", "bf16"][own],
         ),

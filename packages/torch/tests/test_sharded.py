@@ -370,7 +370,7 @@ def test_what_a_sharded_optimizer_does_not_take() -> None:
     with pytest.raises(ringcore.InvalidArgument, match="not known to work by element"):
         ring.ShardedOptimizer(torch.optim.LBFGS(model.parameters()))
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(ringcore.InvalidArgument, match="reduce-scatters gradients, and int8 is for allreduces.*bf16"):
+    with pytest.raises(ringcore.InvalidArgument, match="reduce-scatters gradients, and int8 is for allreduces"):
         ring.ShardedOptimizer(inner, compression="int8")
     with pytest.raises(ringcore.InvalidArgument, match="ShardedOptimizer does not take TopK"):
         ring.ShardedOptimizer(inner, compression=ring.Compression.topk())

@@ -52,7 +52,8 @@ def ShardedOptimizer(  # noqa: N802 - the field's name for it
 
     Raises:
         InvalidArgument: An optimizer that does not work by element; an elastic job, where the state of a lost rank
-            would be lost; a compression that a reduce-scatter cannot have. From `init` and `update`: a parameter of a dtype that is no float.
+            would be lost; a compression that a reduce-scatter cannot have. From `init` and `update`:
+            a parameter of a dtype that is no float.
     """
     import optax
 

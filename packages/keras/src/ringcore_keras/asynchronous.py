@@ -142,7 +142,7 @@ class _Asynchronous:
     def _ring_built(self) -> AsynchronousSteps:
         if not self.built:
             raise InvalidArgument(
-                "the AsyncOptimizer has no variables yet; call optimizer.build(model.trainable_variables) before, or fit"
+                "the AsyncOptimizer has no variables yet; call fit, or optimizer.build(model.trainable_variables)"
             )
         return self._ring_steps
 

@@ -19,8 +19,8 @@ from ringcore import InvalidArgument, adapter
 from ringcore.adapter import ProcessSet, global_process_set
 
 from ringcore_keras.backends import backend
-from ringcore_keras.options import Compression
 from ringcore_keras.optimizer import SHARE, is_asynchronous, is_distributed, name_of, public_module
+from ringcore_keras.options import Compression
 
 # What they do to a value depends on that value, its gradient and its own variables alone, and on counts of steps.
 _BY_ELEMENT = (

@@ -1,4 +1,4 @@
-"""A Gluon trainer, and a key-value store, whose ranks wait for each other within a bound on how old gradients may be."""
+"""A Gluon trainer and a key-value store whose ranks wait for each other within a bound on how old gradients may be."""
 
 from __future__ import annotations
 

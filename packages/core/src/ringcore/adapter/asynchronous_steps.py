@@ -253,8 +253,8 @@ class AsynchronousSteps:
         self._version = self._updates = 0
         self._sums = AsynchronousSums(
             self._prefix, process_set, staleness=self._arguments.staleness, threshold=self._arguments.threshold,
-            count_numbers=self._count_numbers(), count_parameters=len(self._places), take=self._begin_sum, sum_up=self._sum_up,
-            update=self._update,
+            count_numbers=self._count_numbers(), count_parameters=len(self._places), take=self._begin_sum,
+            sum_up=self._sum_up, update=self._update,
         )  # fmt: skip
         self._sums.start()
         return self._sums

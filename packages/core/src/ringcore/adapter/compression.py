@@ -160,7 +160,7 @@ def refuse_quantised_shares(name: str, who: str) -> None:
     """
     if QUANTISED.get(name):
         raise InvalidArgument(
-            f"{who} reduce-scatters gradients, and {name} is for allreduces, of which each rank gets the same sums; use "
+            f"{who} reduce-scatters gradients, and {name} is for allreduces, of which each rank gets all sums; use "
             "Compression.fp16 or bf16, or a DistributedOptimizer"
         )
 

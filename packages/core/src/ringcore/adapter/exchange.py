@@ -95,9 +95,9 @@ class Exchange:
             shared = [each for each in shared if self._is_of_another(each, owners[each])]
         if shared:
             raise InvalidArgument(
-                f"{self!r} averages the gradient of another '{shared[0]}' already, and what that one loses would be added "
-                "to this one. Remedy: make a compression of its own for each net, or give their parameters different "
-                "names"
+                f"{self!r} averages the gradient of another '{shared[0]}' already, and what that one loses would be "
+                "added to this one. Remedy: make a compression of its own for each net, or give their parameters "
+                "different names"
             )
         self._owners.update({each: weakref.ref(owner) for each, owner in owners.items()})
 

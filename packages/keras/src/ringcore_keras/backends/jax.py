@@ -65,8 +65,8 @@ def on_host(who: str, function: Callable[..., list[Any]], tensors: Sequence[Any]
     """What Python makes of tensors: arrays of the dtypes and shapes of some variables, as tensors."""
     if any(isinstance(tensor, jax.core.Tracer) for tensor in tensors):
         raise InvalidArgument(
-            f"{who} waits for updates that JAX makes in a thread beside, and a compiled step would hold the threads that "
-            "these need; compile the model with run_eagerly=True"
+            f"{who} waits for updates that JAX makes in a thread beside, and a compiled step would hold the threads "
+            "that these need; compile the model with run_eagerly=True"
         )
     return [jnp.array(found) for found in function(*map(np.asarray, tensors))]
 
