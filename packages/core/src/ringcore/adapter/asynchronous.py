@@ -170,6 +170,9 @@ class AsynchronousSums:
             self._changed.notify_all()
         self._thread.join(_END_S)
 
+    def forget(self) -> None:
+        """In a forked child: the thread is the parent's."""
+
     def wait_for_room(self) -> None:
         """Until the last gradient is in a sum, or dropped: there is memory for one that waits."""
         self._wait(lambda: self._offer is None)
