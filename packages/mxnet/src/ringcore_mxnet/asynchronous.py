@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import mxnet as mx
+import numpy as np
 from ringcore import InvalidArgument, adapter
 from ringcore.adapter import Asynchronous, AsynchronousSteps, ProcessSet, global_process_set, write_arrays
 
@@ -57,22 +56,26 @@ class _Weights:
         touched = [gradient is not None for gradient in given]
         self.steps.step(numbers, touched, lambda views: write_arrays(views, given))
 
-    def states(self) -> bytes:
-        """What the optimizer has, and how many updates it has counted."""
+    def save(self, fname: str) -> None:
+        """Write what the optimizer has, and how many updates it has counted."""
         with self.steps.stepping():
             optimizer = self._updater.optimizer
-            counts = (optimizer.num_update, dict(optimizer._index_update_count))
-            return pickle.dumps((self._updater.get_states(dump_optimizer=False), counts))
+            counts = [optimizer._index_update_count.get(key, optimizer.begin_num_update) for key in self._newest]
+            states = np.frombuffer(self._updater.get_states(dump_optimizer=False), np.uint8)
+            kept = {
+                "states": mx.nd.array(states, dtype=np.uint8),
+                "counts": mx.nd.array([optimizer.num_update, *counts], dtype=np.int64),
+            }
+        mx.nd.save(fname, kept)
 
-    def load(self, states: bytes) -> None:
-        """Take over `states`, and the weights as they are."""
+    def load(self, fname: str) -> None:
+        """Take over what `save` has written, and the weights as they are."""
+        kept = mx.nd.load(fname)
         with self.steps.anew():
-            kept, (updates, counts) = pickle.loads(states)  # noqa: S301 - MXNet's own states are a pickle, too
-            self._updater.set_states(kept)
+            self._updater.set_states(kept["states"].asnumpy().tobytes())
             optimizer = self._updater.optimizer
-            optimizer.num_update = updates
-            optimizer._index_update_count.clear()
-            optimizer._index_update_count.update(counts)
+            optimizer.num_update, *counts = kept["counts"].asnumpy().tolist()
+            optimizer._index_update_count.update(zip(self._newest, counts, strict=True))
 
     def _has_rate(self) -> bool:
         return self._optimizer.lr_scheduler is None
@@ -236,14 +239,14 @@ class AsyncTrainer(mx.gluon.Trainer):  # type: ignore[misc]
 
     def save_states(self, fname: str) -> None:
         """Write what the optimizer has; the same on all ranks behind `synchronize()`."""
-        Path(fname).write_bytes(self._held().states())
+        self._held().save(fname)
 
     def load_states(self, fname: str) -> None:
         """Read what `save_states` has written; parameters are loaded with the net before.
 
         All ranks call it, behind `synchronize` or before the first step.
         """
-        self._held().load(Path(fname).read_bytes())
+        self._held().load(fname)
 
 
 class AsyncRing(Ring):
@@ -349,11 +352,11 @@ class AsyncRing(Ring):
 
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
         """Write what the optimizer has; the same on all ranks behind `barrier()`."""
-        Path(fname).write_bytes(self._held().states())
+        self._held().save(fname)
 
     def load_optimizer_states(self, fname: str) -> None:
         """Read it. All ranks call it, behind `barrier()` or before the first push."""
-        self._held().load(Path(fname).read_bytes())
+        self._held().load(fname)
 
     def _step(self) -> None:
         gradients, self._pushed = self._pushed, {}
