@@ -10,6 +10,7 @@ import tensorflow as tf
 from ringcore import InvalidArgument, adapter
 from ringcore.adapter import Asynchronous, AsynchronousSteps, ProcessSet, global_process_set, write_arrays
 
+from ringcore_tensorflow._graph import as_written
 from ringcore_tensorflow.compression import Compression, Compressor
 from ringcore_tensorflow.host import on_host
 
@@ -88,6 +89,7 @@ class AsyncOptimizer:
             raise InvalidArgument("the optimizer has a schedule, or no learning rate that can be set; leave it")
         self._rate = float(rate)
 
+    @as_written
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, tf.Variable]]) -> None:
         """Offer this rank's gradients to the next sum, and go on with the newest variables.
 
