@@ -67,7 +67,8 @@ class AsyncOptimizer:
 
         compressor = Compression.chosen(compression, who="AsyncOptimizer")
         arguments = Asynchronous.checked(staleness, threshold, Compression.name_of(compressor), process_set)
-        found, self._structure = jax.tree.flatten_with_path(params)
+        found, structure = jax.tree.flatten_with_path(params)
+        self._structure: Any = structure
         self._names = names_of([path for path, _ in found])
         leaves = [jnp.asarray(leaf) for _, leaf in found]
         for name, leaf in zip(self._names, leaves, strict=True):
@@ -168,7 +169,8 @@ class AsyncOptimizer:
         """In the thread that takes part in the sums."""
         # Copies: JAX would read the memory itself, in which the next sum is made.
         summed = jax.tree.unflatten(self._structure, [jnp.array(gradient) for gradient in gradients])
-        self._newest, self._state = jax.block_until_ready(self._updated(summed, self._state, self._newest))
+        updated = self._updated(summed, self._state, self._newest)
+        self._newest, self._state = jax.block_until_ready(updated)  # type: ignore[no-untyped-call]
 
     def _take_newest(self) -> None:
         self.params = self._newest
