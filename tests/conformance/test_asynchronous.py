@@ -53,9 +53,12 @@ def asynchronous(kind: str) -> dict:
     made, draw = made_by(staleness=1, threshold=1), random.Random(me)
     updates = made.steps._update_newest
     applied: list = []
+    off: list = []
 
     def note(numbers, sums) -> None:
-        applied.append(b"".join(np.asarray(each).tobytes() for each in sums))
+        arrays = [np.asarray(each) for each in sums]
+        applied.append(b"".join(array.tobytes() for array in arrays))
+        off.append(float(np.abs(arrays[1] - 1).max()))
         updates(numbers, sums)
 
     made.steps._update_newest = note
@@ -63,9 +66,11 @@ def asynchronous(kind: str) -> dict:
         for step in range(draw.randrange(1, 8)):
             for _ in range(draw.randrange(1 + 20 * me)):  # the last ranks are the slowest
                 np.linalg.inv(np.eye(20) + draw.random())
-            made.step(gradients(me, step))
+            # Whoever contributes, the average of ones is one: nobody else adds anything.
+            made.step({**gradients(me, step), "vector": np.ones(SHAPES["vector"], "float32")})
         made.owner.synchronize()
         assert made.owner.updates == len(applied)
+        assert max(off) < 1e-6, off
         assert same_everywhere(all_bytes(made.weights()))
     assert same_everywhere(applied)
     assert made.owner.oldest <= 1
