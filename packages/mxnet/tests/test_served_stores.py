@@ -54,8 +54,8 @@ def test_servers_update_as_ranks_do(way: str) -> None:
 
 @on(ONE_SERVER, TWO_SERVERS)
 def test_an_asynchronous_store_has_each_gradient_once() -> None:
-    store = mx.kv.create("dist_ring_async")
-    assert (store.type, ring.ServedRing().type) == ("dist_ring_async", "dist_ring_servers_sync")
+    store = mx.kv.create("dist_ring_servers_async")
+    assert (store.type, ring.ServedRing().type) == ("dist_ring_servers_async", "dist_ring_servers_sync")
     store.set_optimizer(mx.optimizer.create("sgd", learning_rate=0.5, rescale_grad=0.5))
     store.init("w", mx.nd.zeros((2, 3)))
     out = mx.nd.zeros((2, 3))

@@ -12,9 +12,9 @@ import ringcore
 from ringcore import InvalidArgument
 from ringcore.adapter import Placed, Served, check_servers
 
-from ringcore_mxnet.kvstore import Ring, _listed, _pairs
+from ringcore_mxnet.kvstore import Ring, listed, pairs_of
 
-# How far a rank of "dist_ring_async" may be ahead of the slowest, in steps.
+# How far a rank of "dist_ring_servers_async" may be ahead of the slowest, in steps.
 STALENESS = 8
 
 
@@ -101,7 +101,7 @@ class ServedRing(Ring):
     @property
     def type(self) -> str:
         """See `Ring.type`: without "_sync" `Module` divides by this worker's batch."""
-        return "dist_ring_servers_sync" if self._staleness is None else "dist_ring_async"
+        return "dist_ring_servers_sync" if self._staleness is None else "dist_ring_servers_async"
 
     def set_optimizer(self, optimizer: Any) -> None:
         """Let servers update the weights with this optimizer.
@@ -122,8 +122,8 @@ class ServedRing(Ring):
         """Let servers step what is stored, and store it."""
         if self._optimizer is None:
             raise InvalidArgument("this store has its optimizer on servers; call set_optimizer on every rank first")
-        for one, values in _pairs(key, value):
-            own, *others = _listed(values)
+        for one, values in pairs_of(key, value):
+            own, *others = listed(values)
             if own.stype != "default":
                 self._refuse_rows(one)
             if others:
@@ -181,8 +181,8 @@ class dist_ring_servers(ServedRing):  # noqa: N801 - the class's name is the sto
 
 
 @mx.kvstore.KVStoreBase.register
-class dist_ring_async(ServedRing):  # noqa: N801 - the class's name is the store's
-    """`kvstore="dist_ring_async"`: servers update by each gradient as it comes, as with "dist_async"."""
+class dist_ring_servers_async(ServedRing):  # noqa: N801 - the class's name is the store's
+    """`kvstore="dist_ring_servers_async"`: servers update by each gradient as it comes, as with "dist_async"."""
 
     def __init__(self) -> None:
         super().__init__(STALENESS)

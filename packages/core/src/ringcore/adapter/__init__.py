@@ -9,8 +9,8 @@ from ringcore._objects import unpickle
 from ringcore._version import __version__
 from ringcore.adapter.arguments import check_arguments, start_progress_check
 from ringcore.adapter.asynchronous import Agreement, AsynchronousSums, Offer, Verdict, Word, check_bounds
-from ringcore.adapter.averages import start_averages
 from ringcore.adapter.asynchronous_steps import Asynchronous, AsynchronousSteps, as_array, write_arrays
+from ringcore.adapter.averages import start_averages
 from ringcore.adapter.batch_norm import Statistics, batch_statistics
 from ringcore.adapter.buffer import DTYPE_NAMES, as_buffer, empty, from_bytes
 from ringcore.adapter.bystanders import add_bystanders

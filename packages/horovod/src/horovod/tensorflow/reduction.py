@@ -13,9 +13,9 @@ from ringcore_tensorflow.gradients import Reduction
 class MembersReduction(Reduction):
     """A reduction that ranks go past which are not in the process set."""
 
-    def apply(self, gradients: Sequence[Any], names: Sequence[str]) -> list[Any]:
+    def apply(self, gradients: Sequence[Any], names: Sequence[str], sources: Sequence[Any] = ()) -> list[Any]:
         """The gradients of the members; of another rank its own."""
-        return super().apply(gradients, names) if self.process_set.included() else list(gradients)
+        return super().apply(gradients, names, sources) if self.process_set.included() else list(gradients)
 
 
 class DistributedTape(Tape):
