@@ -218,11 +218,13 @@ def test_the_command_measures_links_and_a_job_plans_for_them(star: list[Host], t
     assert [host.name for host in found.hosts] == [host.name for host in star]
     # A veth says that it carries 10 Gbit/s; these were measured to carry less.
     assert [host.interfaces for host in found.hosts] == [(Interface("eth0", host.address, 10e9),) for host in star]
+    assert [host.ranks for host in found.hosts] == [((number,),) for number in range(4)]
     assert "host3: less than half of what eth0 (10gbit) carries; look at its cable" in " ".join(done.stdout.split())
     for link in found.links:
         assert near(link.bits_per_s, star_rate(int(link.start[-1]), int(link.end[-1]))), done.stdout
         assert 0 < link.latency_s < 0.01, done.stdout
-    assert "<svg" in (tmp_path / "star.svg").read_text()
+    drawn = (tmp_path / "star.svg").read_text()
+    assert "<svg" in drawn and "eth0 (10gbit)" in drawn and "rank 3" in drawn
     outcomes = run(star, tmp_path / "job", {"RINGCORE_TOPOLOGY_FILE": str(path)})
     assert [outcome.result for outcome in outcomes] == [{"type": None, "right": [True] * 4}] * 4
     assert plans_of(tmp_path / "job")[-3:] == ["packed_trees"] * 3
@@ -234,6 +236,7 @@ def test_racks_and_the_ports_of_their_hosts_are_found(tmp_path: Path) -> None:
         move_to_rack(hosts[2:], "60mbit")
         found = measured(hosts, tmp_path, each=2)
     rates = {(link.start, link.end): link.bits_per_s for link in found.links}
+    assert [host.ranks for host in found.hosts] == [((0, 1),), ((2, 3),), ((4, 5),), ((6, 7),)]
     assert found.switches == ("rack0", "rack1"), rates
     for host, switch in zip(hosts, ("rack0", "rack0", "rack1", "rack1"), strict=True):
         assert near(rates[host.name, switch], 160e6), rates
@@ -243,3 +246,10 @@ def test_racks_and_the_ports_of_their_hosts_are_found(tmp_path: Path) -> None:
 def test_ranks_of_one_host_have_no_network_to_measure(tmp_path: Path) -> None:
     found = [read(text) for text in ranks.run(measures, 2, tmp_path)]
     assert [(len(each.hosts), each.links) for each in found] == [(1, ())] * 2
+    assert [each.hosts[0].ranks for each in found] == [((0, 1),)] * 2
+
+
+def test_ranks_of_one_host_that_share_no_memory_are_told_apart(tmp_path: Path) -> None:
+    environment = {"RINGCORE_TRANSPORT": "tcp"}
+    found = [read(text) for text in ranks.run(measures, 2, tmp_path, env=environment)]
+    assert [each.hosts[0].ranks for each in found] == [((0,), (1,))] * 2

@@ -57,6 +57,14 @@ def test_a_topology_comes_back_from_its_text() -> None:
         ('"from": "b"', '"from": "c"', "line 6: the link leads from 'c' to itself"),
         ('"from": "b", "to": "c"', '"from": "a", "to": "b"', "line 6: there are two links from 'a' to 'b'"),
         ('"from": "b"', '"source": "b"', "line 6: nothing here is called 'source'. Remedy: there are: comment, from"),
+        (
+            '"comment": "an old card"',
+            '"ranks": [0]',
+            "line 2: 0 is no group of ranks that share memory. Remedy: write a",
+        ),
+        ('"comment": "an old card"', '"ranks": [[]]', "line 2: [] is no group of ranks that share memory"),
+        ('"comment": "an old card"', '"ranks": [[true]]', "line 2: [True] is no group of ranks that share memory"),
+        ('"comment": "an old card"', '"ranks": [[0, 1], [1]]', "line 2: rank 1 is named twice. Remedy: name each rank"),
         ('"latency": "1ms"},', '"latency": "1h"},', "line 6: 'latency' is '1h', but accepted is a time like"),
         (
             '"rate": "40mbit"',
@@ -387,6 +395,36 @@ def test_the_interface_that_was_measured_is_shown_and_named_where_it_carries_lit
     text = " ".join(out.getvalue().split())
     assert "ib0 (1.5gbit)" in text and "ib0 (2.5gbit)" in text and "eth0" not in text
     assert text.count("less than half of what") == 1 and "h01: less than half of what ib0 (2.5gbit) carries" in text
+
+
+def test_ranks_that_share_memory_are_shown_drawn_and_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")  # a narrow table would break its cells into lines
+    groups = (((0, 1, 2, 3),), ((4, 5), (6, 7)), ((8,),))
+    findings = replace(measured(racks([3], 1e9, 0)), ranks=groups)
+    found = derive(findings)
+    assert tuple(host.ranks for host in found.hosts) == groups
+    assert read(found.to_json()) == found
+    print_tables(found, findings)
+    text = " ".join(capsys.readouterr().out.split())
+    for cell in ("ranks 0-3 share memory", "ranks 4-5 share memory; ranks 6-7 share memory", "rank 8"):
+        assert cell in text
+    assert "memory is shared by ranks 0-3 and by ranks 4-5 and by ranks 6-7" in text
+    found.save(tmp_path / "shared.json")
+    picture = tmp_path / "shared.svg"
+    # Who edits the file sees what it says, and the picture of it.
+    text = (tmp_path / "shared.json").read_text()
+    (tmp_path / "shared.json").write_text(text.replace("[4, 5], [6, 7]", "[4, 5, 6, 7]"))
+    assert main(["topology", "--check", str(tmp_path / "shared.json"), "--picture", str(picture)]) == 0
+    assert "memory is shared by ranks 0-3 and by ranks 4-7" in " ".join(capsys.readouterr().out.split())
+    drawn = picture.read_text()
+    assert "ranks 4-7: shared memory" in drawn and "rank 8" in drawn and "4-5" not in drawn
+
+
+def test_of_many_groups_of_ranks_that_share_memory_some_are_named() -> None:
+    hosts = tuple(Host(f"h{number}", ranks=((2 * number, 2 * number + 1),)) for number in range(10))
+    assert describe(Topology(hosts, (), ())).endswith("and by ranks 14-15 and by 2 more groups")
 
 
 def test_what_was_measured_is_shown_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

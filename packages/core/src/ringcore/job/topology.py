@@ -9,7 +9,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain
@@ -59,7 +59,7 @@ def topology(*, seconds: float = 0.05) -> Topology:
         seconds: That a round takes, or eight round trips where these are longer.
 
     Returns:
-        The same on all ranks. `save` writes it for `ringrun --topology-file`.
+        The same on all ranks, with which of them share memory. `save` writes it for `ringrun --topology-file`.
 
     Raises:
         InvalidArgument: MPI moves what goes between the hosts, or `seconds` is not positive.
@@ -92,11 +92,12 @@ class _Survey:
         self._streams: Streams | None = None
         self._own = -1  # number of the host that this rank measures for
         self._interfaces: tuple[tuple[Interface, ...], ...] = ()
+        self._ranks: tuple[tuple[tuple[int, ...], ...], ...] = ()
         self._count = 0
 
     def measure(self) -> Measured:
         if max(self._current.host_of) == 0:
-            return Measured(Topology((Host(socket.gethostname()),), (), ()), None)
+            return self._one_host()
         keys = [part.decode() for part in self._gather(_key(self._current).encode())]
         if not all(keys):
             raise InvalidArgument(
@@ -106,7 +107,8 @@ class _Survey:
         leaders = [keys.index(each) for each in dict.fromkeys(keys)]
         self._count = len(leaders)
         if self._count == 1:
-            return Measured(Topology((Host(socket.gethostname()),), (), ()), None)
+            return self._one_host()
+        self._ranks = tuple(self._sharing([rank for rank, key in enumerate(keys) if key == keys[at]]) for at in leaders)
         self._own = leaders.index(self._current.rank) if self._current.rank in leaders else -1
         try:
             self._connect(leaders)
@@ -115,6 +117,17 @@ class _Survey:
             if self._streams is not None:
                 self._streams.close()
         return Measured(derive(findings), findings)
+
+    def _one_host(self) -> Measured:
+        ranks = self._sharing(range(len(self._current.host_of)))
+        return Measured(Topology((Host(socket.gethostname(), ranks=ranks),), (), ()), None)
+
+    def _sharing(self, ranks: Iterable[int]) -> tuple[tuple[int, ...], ...]:
+        """Groups of those ranks that share memory."""
+        groups: dict[int, list[int]] = {}
+        for rank in ranks:
+            groups.setdefault(self._current.host_of[rank], []).append(rank)
+        return tuple(map(tuple, groups.values()))
 
     def _gather(self, data: bytes) -> list[bytes]:
         self._steps += 1
@@ -208,6 +221,7 @@ class _Survey:
             latency_s=[report["quick"] for report in told],
             loaded_latency_s=[report["slow"] for report in told],
             interfaces=self._interfaces,
+            ranks=self._ranks,
         )
         self._again(findings, fans)
         for host in hosts:  # A port lets through what one pair had, whatever disturbed the others.

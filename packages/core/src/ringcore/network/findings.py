@@ -39,6 +39,7 @@ class Findings:
         latency_s: One way, at its shortest.
         loaded_latency_s: One way, while the pair and others were busy.
         interfaces: Of each host, the one first that was measured.
+        ranks: Of each host, groups of ranks that share memory.
     """
 
     names: tuple[str, ...]
@@ -49,6 +50,7 @@ class Findings:
     latency_s: Matrix
     loaded_latency_s: Matrix
     interfaces: tuple[tuple[Interface, ...], ...] = ()
+    ranks: tuple[tuple[tuple[int, ...], ...], ...] = ()
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
@@ -129,9 +131,13 @@ def below_card(findings: Findings) -> list[int]:
 
 def derive(findings: Findings) -> Topology:
     """The topology that was measured: a switch, racks, or links of their own between all hosts."""
-    known = dict(zip(findings.names, findings.interfaces, strict=False))
+    interfaces = dict(zip(findings.names, findings.interfaces, strict=False))
+    ranks = dict(zip(findings.names, findings.ranks, strict=False))
     found = _derived(findings)
-    hosts = tuple(dataclasses.replace(host, interfaces=known.get(host.name, ())) for host in found.hosts)
+    hosts = tuple(
+        dataclasses.replace(host, interfaces=interfaces.get(host.name, ()), ranks=ranks.get(host.name, ()))
+        for host in found.hosts
+    )
     return dataclasses.replace(found, hosts=hosts)
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from typing import IO
 
 from ringcore._display import new_figure, print_table
 from ringcore.network.findings import Findings, below_card, shares_port
-from ringcore.network.topology import Topology
-from ringcore.network.units import price_text, rate_text, seconds_text
+from ringcore.network.topology import Host, Interface, Topology
+from ringcore.network.units import price_text, ranks_text, rate_text, seconds_text
 
 _MOST_PAIRS = 64  # rows of the second table
 _MOST_PRICED = 8  # links that are named
+_MOST_GROUPS = 8  # of ranks that are named
 
 
 def print_tables(topology: Topology, findings: Findings | None, file: IO[str] | None = None) -> None:
@@ -26,8 +28,11 @@ def print_tables(topology: Topology, findings: Findings | None, file: IO[str] | 
     out = file or sys.stdout
     if findings is None:
         print("all ranks are on one host: there is no network between them", file=out)
+        for host in topology.hosts:
+            print(f"{host.name}: {_sharing(host.ranks)}", file=out)
         return
-    print_table(("host", "sends", "receives", "its links", "over"), _hosts(findings), title="hosts", file=out)
+    headings = ("host", "sends", "receives", "its links", "over", "ranks")
+    print_table(headings, _hosts(findings), title="hosts", file=out)
     for number in below_card(findings):
         print(
             f"{findings.names[number]}: less than half of what {_card(findings, number)} carries; look at its cable, "
@@ -43,12 +48,26 @@ def print_tables(topology: Topology, findings: Findings | None, file: IO[str] | 
 
 
 def describe(topology: Topology) -> str:
-    """One sentence, and another one about what has a price."""
+    """One sentence: its shape, who shares memory, and what has a price."""
     priced = [link for link in topology.links if link.price_per_gb is not None]
     told = [f"{link.start} to {link.end} {price_text(link.price_per_gb or 0)}" for link in priced[:_MOST_PRICED]]
     if len(priced) > _MOST_PRICED:
         told.append(f"and {len(priced) - _MOST_PRICED} more")
-    return _shape(topology) + (f"; what goes through these costs: {', '.join(told)}" if told else "")
+    priced_text = f"; what goes through these costs: {', '.join(told)}" if told else ""
+    return _shape(topology) + _memory(topology) + priced_text
+
+
+def _sharing(groups: Sequence[Sequence[int]]) -> str:
+    """Which ranks of a host share memory."""
+    return "; ".join(ranks_text(group) + (" share memory" if len(group) > 1 else "") for group in groups)
+
+
+def _memory(topology: Topology) -> str:
+    """Where any ranks share memory: which."""
+    groups = [ranks_text(group) for host in topology.hosts for group in host.ranks if len(group) > 1]
+    if len(groups) > _MOST_GROUPS:
+        groups[_MOST_GROUPS:] = [f"{len(groups) - _MOST_GROUPS} more groups"]
+    return f"; memory is shared by {' and by '.join(groups)}" if groups else ""
 
 
 def _shape(topology: Topology) -> str:
@@ -71,17 +90,20 @@ def _hosts(findings: Findings) -> list[tuple[str, ...]]:
         if len(findings.names) == 2:
             shares = "only one"
         rates = rate_text(findings.send[number]), rate_text(findings.receive[number])
-        rows.append((name, *rates, shares, _card(findings, number)))
+        sharing = _sharing(findings.ranks[number]) if findings.ranks else ""
+        rows.append((name, *rates, shares, _card(findings, number), sharing))
     return rows
 
 
 def _card(findings: Findings, number: int) -> str:
     """The interface that was measured."""
     own = findings.interfaces[number] if findings.interfaces else ()
-    if not own:
-        return ""
-    speed = "" if own[0].bits_per_s is None else f" ({rate_text(own[0].bits_per_s)})"
-    return f"{own[0].name}{speed}"
+    return _with_speed(own[0]) if own else ""
+
+
+def _with_speed(interface: Interface) -> str:
+    speed = "" if interface.bits_per_s is None else f" ({rate_text(interface.bits_per_s)})"
+    return f"{interface.name}{speed}"
 
 
 def _pairs(findings: Findings) -> list[tuple[str, ...]]:
@@ -100,7 +122,7 @@ def _pairs(findings: Findings) -> list[tuple[str, ...]]:
 
 
 def draw(topology: Topology, path: str) -> None:
-    """Draw hosts, switches and links: the wider a line, the quicker the link.
+    """Draw hosts with their interfaces and ranks, switches and links: the wider a line, the quicker the link.
 
     Args:
         topology: To draw.
@@ -121,11 +143,19 @@ def draw(topology: Topology, path: str) -> None:
         axes.plot([x, to_x], [y, to_y], color="tab:blue", alpha=0.4, linewidth=width, zorder=1)
         # Beside the end where it begins: the other direction's is at the other end.
         axes.text(0.7 * x + 0.3 * to_x, 0.7 * y + 0.3 * to_y, rate_text(link.bits_per_s), fontsize=7, ha="center")
+    more = {host.name: _below_name(host) for host in topology.hosts}
     for name, (x, y) in at.items():
         colour = "lightgrey" if name in topology.switches else "white"
-        axes.text(x, y, name, ha="center", va="center", bbox={"boxstyle": "round", "facecolor": colour}, zorder=2)
+        text = "\n".join([name, *more.get(name, ())])
+        axes.text(x, y, text, ha="center", va="center", bbox={"boxstyle": "round", "facecolor": colour}, zorder=2)
     axes.margins(0.15)
     figure.savefig(path)
+
+
+def _below_name(host: Host) -> list[str]:
+    """Lines below its name: its interfaces, and which ranks share its memory."""
+    ranks = [f"{ranks_text(group)}{': shared memory' if len(group) > 1 else ''}" for group in host.ranks]
+    return [*map(_with_speed, host.interfaces), *ranks]
 
 
 def _places(topology: Topology) -> dict[str, tuple[float, float]]:

@@ -15,6 +15,7 @@ from ringcore.network.units import parse_price, parse_rate, parse_seconds
 _MOST_BYTES = 1 << 22
 _LATENCY_S = 25e-6  # where a link does not say it: that of a switch
 _MOST_SECONDS = 60.0
+_MOST_RANKS = 1 << 20
 
 
 def read_file(path: str | Path) -> Topology:
@@ -76,16 +77,37 @@ class _Check:
             if names.count(name) > 1:
                 self._wrong(line, f"{name!r} names two hosts or switches", "give each a name of its own")
         links = self._links(whole, set(names))
+        self._check_ranks(line, hosts)
         self._check_ways(line, Topology(hosts, switches, links))
         return Topology(hosts, switches, links)
 
     def _host(self, each: Any, whole: LinedObject) -> Host:
         if not isinstance(each, LinedObject):
             return Host(self._name(each, whole, "hosts"))
-        self._keys(each, {"name"}, {"send", "receive", "interfaces", "comment"})
+        self._keys(each, {"name"}, {"send", "receive", "interfaces", "ranks", "comment"})
         send, receive = (self._rate(each, key) for key in ("send", "receive"))
         interfaces = tuple(self._interface(one, each) for one in self._list(each, "interfaces"))
-        return Host(self._name(each["name"], each, "name"), send, receive, interfaces)
+        ranks = tuple(self._group(one, each) for one in self._list(each, "ranks"))
+        return Host(self._name(each["name"], each, "name"), send, receive, interfaces, ranks)
+
+    def _group(self, each: Any, host: LinedObject) -> tuple[int, ...]:
+        """Ranks that share memory."""
+        numbers = each if isinstance(each, list) else []
+        if not numbers or not all(type(rank) is int and 0 <= rank < _MOST_RANKS for rank in numbers):
+            self._wrong(
+                host.line_of["ranks"],
+                f"{each!r} is no group of ranks that share memory",
+                'write a list of groups: "ranks": [[0, 1], [2, 3]]',
+            )
+        return tuple(numbers)
+
+    def _check_ranks(self, line: int, hosts: tuple[Host, ...]) -> None:
+        """Each rank is in one group only."""
+        seen: set[int] = set()
+        for rank in (rank for host in hosts for group in host.ranks for rank in group):
+            if rank in seen:
+                self._wrong(line, f"rank {rank} is named twice", "name each rank in one group of one host")
+            seen.add(rank)
 
     def _interface(self, each: Any, host: LinedObject) -> Interface:
         if not isinstance(each, LinedObject):

@@ -36,12 +36,15 @@ class Host:
         send_bits_per_s: What all that it sends to other hosts gets together; None: each of its links by itself.
         receive_bits_per_s: What all that it gets from other hosts gets together.
         interfaces: Those that are known; the first is the one that was measured.
+        ranks: Of the job that measured: groups of ranks that share memory. For whoever reads the file: each job finds
+            out by itself which of its ranks do.
     """
 
     name: str
     send_bits_per_s: float | None = None
     receive_bits_per_s: float | None = None
     interfaces: tuple[Interface, ...] = ()
+    ranks: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,8 @@ def _host(host: Host) -> dict[str, Any]:
         {"name": each.name, "address": each.address, **_rates(rate=each.bits_per_s)} for each in host.interfaces
     ]  # fmt: skip
     rates = _rates(send=host.send_bits_per_s, receive=host.receive_bits_per_s)
-    return {"name": host.name, **rates, **({"interfaces": own} if own else {})}
+    ranks = {"ranks": [list(group) for group in host.ranks]} if host.ranks else {}
+    return {"name": host.name, **rates, **({"interfaces": own} if own else {}), **ranks}
 
 
 def _rates(**bits_per_s: float | None) -> dict[str, str]:

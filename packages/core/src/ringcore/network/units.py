@@ -1,9 +1,10 @@
-"""How rates, sizes, times and prices are written: `100gbit`, `100M`, `5us`, `0.02/GB`."""
+"""How rates, sizes, times, prices and ranks are written: `100gbit`, `100M`, `5us`, `0.02/GB`, `ranks 0-3`."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
 from ringcore._errors import InvalidArgument
 
@@ -82,6 +83,17 @@ def seconds_text(seconds: float) -> str:
     """As `parse_seconds` reads it, with four digits."""
     unit = next((name for name in ("s", "ms", "us") if seconds * _PER_SECOND[name] >= 1), "ns")
     return f"{_plain(seconds * _PER_SECOND[unit])}{unit}"
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Ranks in short: `ranks 0-3, 6`."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1][1:] = [rank]
+        else:
+            runs.append([rank])
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join('-'.join(map(str, run)) for run in runs)}"
 
 
 def _plain(value: float) -> str:
