@@ -133,7 +133,7 @@ def tensorflow(*, graph: bool = False, compression: Any, process_set: Any = None
     def step(gradients: Arrays) -> Arrays:
         try:
             found = run({name: tf.constant(gradient) for name, gradient in gradients.items()})
-        except tf.errors.OpError as error:
+        except Exception as error:  # TensorFlow's own, while it runs or is traced
             raise ring.as_ringcore_error(error) or error from None
         return {name: average.numpy() for name, average in found.items()}
 
