@@ -84,13 +84,21 @@ SHARED = """def weights(state):
 """
 
 
-@pytest.mark.parametrize("delay", [0, pytest.param(2, marks=pytest.mark.long)])
-def test_a_rank_that_comes_between_two_outer_steps_shares_what_all_share(delay: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("way", "goes_on_from"),
+    [
+        pytest.param(MEETS.replace("every=1", 'every=3, compression="bf16"'), 5, id="local"),
+        pytest.param(STEPS_OUTER.replace("EVERY", "3").replace("DELAY", "0"), 5, id="diloco"),
+        # The sixth step is one in which ranks meet, and with the delay one whose averages have come.
+        pytest.param(STEPS_OUTER.replace("EVERY", "3").replace("DELAY", "2"), 6, id="delayed", marks=pytest.mark.long),
+    ],
+)
+def test_a_rank_that_comes_between_two_outer_steps_shares_what_all_share(
+    way: str, goes_on_from: int, tmp_path: Path
+) -> None:
     assert AVERAGES in SETUP and WEIGHTS in SETUP
-    way = STEPS_OUTER.replace("EVERY", "3").replace("DELAY", str(delay))
-    # The sixth step is one in which ranks meet, and with the delay one whose averages have come.
     script = SETUP.replace(AVERAGES, way).replace(WEIGHTS, SHARED)
-    check_recovery(tmp_path, HEAD, script, goes_on_from=6 if delay else 5)
+    check_recovery(tmp_path, HEAD, script, goes_on_from=goes_on_from)
 
 
 @pytest.mark.parametrize(

@@ -155,88 +155,34 @@ class _Meetings(keras.callbacks.Callback):  # type: ignore[misc]
         raise NotImplementedError
 
 
-class LocalSGDCallback(_Meetings):
-    """Ranks step on their own, and average their weights every so many steps and when training ends (Stich 2019).
-
-    Compile the model with an optimizer of Keras itself; its state stays each rank's own. Every rank has as many steps.
+class _Averages(_Meetings):
+    """Meetings that average how far each rank has come, by which an outer optimizer steps; or without one the weights.
 
     Args:
-        every: Steps between two averages. Keras tells of steps as often as `steps_per_execution` says.
+        every: See `_Meetings`, as for `parts`.
+        compression: What is sent.
         process_set: The ranks that train together.
-
-    Raises:
-        InvalidArgument: `every` is below 1; in `fit`, the optimizer is a DistributedOptimizer.
-        MismatchError: In `fit`, ranks were given another `every`, or go on from states of other steps. On every rank;
-            not in an elastic job.
     """
 
-    def __init__(self, every: int, *, process_set: ProcessSet = global_process_set) -> None:
-        super().__init__(every, 1, process_set)
+    _outer: Any = None
 
-    def meet(self, number: int, variables: list[Any]) -> None:
-        """Average."""
-        averages = ringcore.grouped_allreduce(
-            _values(variables), name="LocalSGDCallback", process_set=self._process_set
-        )
-        for variable, average in zip(variables, averages, strict=True):
-            variable.assign(average)
-
-
-class DiLoCoCallback(_Meetings):
-    """Ranks step on their own; every so many steps an outer optimizer steps by their average way.
-
-    As in Douillard et al. 2023, and with fragments, of which one after the other takes its turn, and a delay, in which
-    ranks go on while their ways are averaged, as in Douillard et al. 2025. When training ends, all take the outer steps
-    that are left. Compile the model with an optimizer of Keras itself; its state stays each rank's own. Every rank has
-    as many steps. `state_dict` has what the outer optimizer knows, and where all ranks were the last time.
-
-    Args:
-        outer: An optimizer of Keras, such as `keras.optimizers.SGD(0.7, momentum=0.9, nesterov=True)`; on every rank
-            the same.
-        every: Steps between two outer steps of a weight. Keras tells of steps as often as `steps_per_execution` says.
-        fragments: How many parts of the weights take turns; at most `every`.
-        delay: Steps that ranks make while a way is averaged, the last of them that of the outer step; 0: the outer step
-            is waited for.
-        alpha: The share that a rank's own weights, which went on for `delay` steps, keep in what it has after an outer
-            step; 0: these steps are forgotten.
-        compression: What is sent of the ways: `Compression.none`, `fp16`, `bf16`, `int8` or `int4`.
-        process_set: The ranks that train together.
-
-    Raises:
-        InvalidArgument: `every`, `fragments`, `delay` or `alpha` do not fit; in `fit`, the optimizer is a
-            DistributedOptimizer.
-        MismatchError: In `fit`, ranks were given other arguments, go on from states of other steps, or begin with
-            different weights. On every rank. In an elastic job arguments are not compared, and ranks begin with the
-            weights of the first one, whenever others have come or gone.
-    """
-
-    def __init__(
-        self, outer: Any, every: int, *, fragments: int = 1, delay: int = 0, alpha: float = 0.5,
-        compression: str = Compression.none, process_set: ProcessSet = global_process_set,
-    ) -> None:  # fmt: skip
-        super().__init__(every, fragments, process_set)
-        adapter.check_outer_steps(every, fragments, delay, alpha)
-        self._delay, self._alpha = delay, alpha
-        # By number of the fragment: gives the average way that its next outer step takes.
+    def __init__(self, every: int, parts: int, compression: str, process_set: ProcessSet) -> None:
+        super().__init__(every, parts, process_set)
+        self._delay, self._alpha = 0, 0.0
+        self._compression = ringcore.Compression.chosen(compression, who=type(self).__name__)
+        self._arguments["compression"] = ringcore.Compression.name_of(self._compression)
+        # By number of the part: gives the averages that its next outer step takes.
         self._ways: dict[int, Callable[[], list[Any]]] = {}
-        self._outer = keras.optimizers.get(outer)
-        self._compression = ringcore.Compression.chosen(compression, who="DiLoCo")
         self._anchors: dict[str, Any] = {}
-        config = {key: value for key, value in self._outer.get_config().items() if key != "name"}  # Keras counts names
-        self._arguments |= {
-            "fragments": fragments, "delay": delay, "alpha": alpha,
-            "compression": ringcore.Compression.name_of(self._compression),
-            "outer": f"{type(self._outer).__name__} {config}",
-        }  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
         """What a run needs to go on: also `outer`, the outer optimizer's variables, and `anchors`, all ranks' weights.
 
         Both are in the order of the variables. `ways` are those that are averaged for the next outer steps, by number
-        of the fragment; they are waited for. Else as of `LocalSGDCallback`.
+        of the fragment; they are waited for. A `LocalSGDCallback` without a compression has none of these.
         """
-        if self._loaded is not None:
-            return dict(self._loaded)
+        if self._loaded is not None or self._outer is None:
+            return super().state_dict()
         outer = _values(self._outer.variables) if self._outer.built else []
         anchors = [anchor.copy() for anchor in self._anchors.values()]
         ways = {number: [way.copy() for way in averages()] for number, averages in self._ways.items()}
@@ -276,7 +222,7 @@ class DiLoCoCallback(_Meetings):
         super().on_train_end(logs)
 
     def meet(self, number: int, variables: list[Any]) -> None:
-        """Take an outer step now, and wait for it."""
+        """Average now, and wait for it."""
         self._send(number)
         self._step_outer(number, 0.0)
 
@@ -284,18 +230,20 @@ class DiLoCoCallback(_Meetings):
         """Begin to average how far each rank has come with a fragment."""
         self._met[number] = self._steps
         variables = self._part(number)
-        anchors = [self._anchors[variable.path] for variable in variables]
-        ways = [anchor - value for anchor, value in zip(anchors, _values(variables), strict=True)]
-        self._ways[number] = (
-            adapter.start_averages(ways, f"DiLoCoCallback.{number}", self._compression, self._process_set)
-            if ways
-            else list
-        )
+        sent = _values(variables)
+        if self._outer is not None:
+            sent = [self._anchors[variable.path] - value for variable, value in zip(variables, sent, strict=True)]
+        name = f"{type(self).__name__}.{number}"
+        self._ways[number] = adapter.start_averages(sent, name, self._compression, self._process_set) if sent else list
 
     def _step_outer(self, number: int, alpha: float) -> None:
         """Step from where all ranks were the last time, by the average of how far each had come."""
         averages = self._ways.pop(number)()
         variables = self._part(number)
+        if self._outer is None:
+            for variable, average in zip(variables, averages, strict=True):
+                variable.assign(average)
+            return
         if not variables:
             return
         own = _values(variables) if self._delay and alpha else []
@@ -308,6 +256,8 @@ class DiLoCoCallback(_Meetings):
             variable.assign(anchor + (value - anchor) * value.dtype.type(alpha))
 
     def _begin(self) -> None:
+        if self._outer is None:
+            return
         synchronize_state(self.model)
         variables = self.model.trainable_variables
         if not self._outer.built:
@@ -323,20 +273,20 @@ class DiLoCoCallback(_Meetings):
             hashes = [adapter.hash_of(anchor.ctypes.data, anchor.nbytes) for anchor in anchors]
             if self._process_set.size() > 1:
                 adapter.check_weights(
-                    list(self._anchors), hashes, self._process_set, name="DiLoCoCallback.anchors",
+                    list(self._anchors), hashes, self._process_set, name=f"{type(self).__name__}.anchors",
                     remedy="load what state_dict() gave on all ranks behind the same step",
                 )  # fmt: skip
             return
         else:
             check_same(
-                variables, self._process_set, name="DiLoCoCallback.weights",
-                remedy="put ring.callbacks.BroadcastGlobalVariablesCallback(0) before DiLoCoCallback",
+                variables, self._process_set, name=f"{type(self).__name__}.weights",
+                remedy=f"put ring.callbacks.BroadcastGlobalVariablesCallback(0) before {type(self).__name__}",
             )  # fmt: skip
         self._note(variables)
 
     def _take_over(self, state: Mapping[str, Any], variables: list[Any]) -> list[Any]:
         """Give the outer optimizer the variables of a state, and return its anchors, of which there may be none."""
-        if not state["anchors"]:
+        if not state.get("anchors"):  # nor where there was no outer optimizer
             return []
         anchors = [np.array(anchor, order="C") for anchor in state["anchors"]]
         for kept, here in ((anchors, variables), (state["outer"], self._outer.variables)):
@@ -350,6 +300,75 @@ class DiLoCoCallback(_Meetings):
 
     def _note(self, variables: list[Any]) -> None:
         self._anchors.update(zip([variable.path for variable in variables], _values(variables), strict=True))
+
+
+class LocalSGDCallback(_Averages):
+    """Ranks step on their own, and average their weights every so many steps and when training ends (Stich 2019).
+
+    Compile the model with an optimizer of Keras itself; its state stays each rank's own. Every rank has as many steps.
+    With a compression there is one more copy of the weights: what is sent is how far a rank has come since all had the
+    same ones, and `state_dict` has these too.
+
+    Args:
+        every: Steps between two averages. Keras tells of steps as often as `steps_per_execution` says.
+        compression: What is sent: `Compression.none`, `fp16`, `bf16`, `int8` or `int4`.
+        process_set: The ranks that train together.
+
+    Raises:
+        InvalidArgument: `every` is below 1; in `fit`, the optimizer is a DistributedOptimizer.
+        MismatchError: In `fit`, ranks were given other arguments, or go on from states of other steps, or with a
+            compression begin with different weights. On every rank; not in an elastic job.
+    """
+
+    def __init__(
+        self, every: int, *, compression: str = Compression.none, process_set: ProcessSet = global_process_set
+    ) -> None:
+        super().__init__(every, 1, compression, process_set)
+        if self._compression is not ringcore.Compression.none:
+            self._outer = keras.optimizers.SGD(1.0)  # adds the average way to where all ranks were
+
+
+class DiLoCoCallback(_Averages):
+    """Ranks step on their own; every so many steps an outer optimizer steps by their average way.
+
+    As in Douillard et al. 2023, and with fragments, of which one after the other takes its turn, and a delay, in which
+    ranks go on while their ways are averaged, as in Douillard et al. 2025. When training ends, all take the outer steps
+    that are left. Compile the model with an optimizer of Keras itself; its state stays each rank's own. Every rank has
+    as many steps. `state_dict` has what the outer optimizer knows, and where all ranks were the last time.
+
+    Args:
+        outer: An optimizer of Keras, such as `keras.optimizers.SGD(0.7, momentum=0.9, nesterov=True)`; on every rank
+            the same.
+        every: Steps between two outer steps of a weight. Keras tells of steps as often as `steps_per_execution` says.
+        fragments: How many parts of the weights take turns; at most `every`.
+        delay: Steps that ranks make while a way is averaged, the last of them that of the outer step; 0: the outer step
+            is waited for.
+        alpha: The share that a rank's own weights, which went on for `delay` steps, keep in what it has after an outer
+            step; 0: these steps are forgotten.
+        compression: What is sent of the ways: `Compression.none`, `fp16`, `bf16`, `int8` or `int4`.
+        process_set: The ranks that train together.
+
+    Raises:
+        InvalidArgument: `every`, `fragments`, `delay` or `alpha` do not fit; in `fit`, the optimizer is a
+            DistributedOptimizer.
+        MismatchError: In `fit`, ranks were given other arguments, go on from states of other steps, or begin with
+            different weights. On every rank. In an elastic job arguments are not compared, and ranks begin with the
+            weights of the first one, whenever others have come or gone.
+    """
+
+    def __init__(
+        self, outer: Any, every: int, *, fragments: int = 1, delay: int = 0, alpha: float = 0.5,
+        compression: str = Compression.none, process_set: ProcessSet = global_process_set,
+    ) -> None:  # fmt: skip
+        super().__init__(every, fragments, compression, process_set)
+        adapter.check_outer_steps(every, fragments, delay, alpha)
+        self._delay, self._alpha = delay, alpha
+        self._outer = keras.optimizers.get(outer)
+        config = {key: value for key, value in self._outer.get_config().items() if key != "name"}  # Keras counts names
+        self._arguments |= {
+            "fragments": fragments, "delay": delay, "alpha": alpha,
+            "outer": f"{type(self._outer).__name__} {config}",
+        }  # fmt: skip
 
 
 def _values(variables: Any) -> list[Any]:

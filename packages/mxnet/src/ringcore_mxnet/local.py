@@ -20,13 +20,16 @@ from ringcore_mxnet.trainer import without_numbers
 class LocalSGDTrainer(mx.gluon.Trainer):  # type: ignore[misc]
     """`mx.gluon.Trainer` whose ranks step on their own, and average their parameters every so many steps (Stich 2019).
 
-    The optimizer's state stays each rank's own. Every rank makes as many steps.
+    The optimizer's state stays each rank's own. Every rank makes as many steps. With a compression there is one more
+    copy of the parameters: what is sent is how far a rank has come since all had the same ones, and `save_states`
+    writes these to a file of its name and `.outer`.
 
     Args:
         params: `net.collect_params()`, or a list of parameters; the same on every rank, dense, on one device.
         optimizer: A name or an optimizer of MXNet.
         optimizer_params: Of the optimizer, where it is named.
         every: Steps between two averages.
+        compression: What is sent: `Compression.int8`, ...
         prefix: Put before the names of what is sent; tells trainers apart. Without one they are counted.
         process_set: The ranks that train together.
         check_weights: Before the first step, compare a hash of the parameters of all ranks, and raise `MismatchError`
@@ -45,6 +48,7 @@ class LocalSGDTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         optimizer_params: Mapping[str, Any] | None = None,
         *,
         every: int,
+        compression: type[Compressor] | str = Compression.none,
         prefix: str | None = None,
         process_set: ProcessSet = global_process_set,
         check_weights: bool = True,
@@ -60,10 +64,24 @@ class LocalSGDTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         self._ring_set = process_set
         self._ring_checks_weights = check_weights
         # Those that decide when ranks meet and what they do there.
-        self._ring_arguments: dict[str, object] = {"every": every}
+        self._ring_compression = Compression.chosen(compression, who=type(self).__name__)
+        self._ring_arguments: dict[str, object] = {
+            "every": every, "compression": Compression.name_of(self._ring_compression),
+        }  # fmt: skip
         self._ring_compares_arguments = True
         self._ring_loads = 0  # states that were loaded since it was made
         self._ring_meetings = 0  # that have begun since then
+        # Without an outer optimizer ranks average the parameters themselves. That of rate 1 adds the average way to
+        # where all ranks were, which loses less when it is rounded.
+        is_whole = self._ring_compression is Compression.none
+        self._ring_outer: Any = None if is_whole else mx.optimizer.get_updater(mx.optimizer.SGD(learning_rate=1.0))
+        self._ring_fragments, self._ring_delay, self._ring_alpha = 1, 0, 0.0
+        self._ring_anchors: dict[int, Any] = {}
+        # By number of the fragment: the averages that its next outer step takes, for which MXNet's engine may still
+        # wait, and what raises where ranks have sent theirs behind different steps.
+        self._ring_ways: dict[int, list[Any]] = {}
+        self._ring_met_checks: dict[int, Callable[[], None]] = {}
+        self._ring_met = [0]  # after which step a fragment's way was sent
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
         adapter.check()
@@ -75,7 +93,9 @@ class LocalSGDTrainer(mx.gluon.Trainer):  # type: ignore[misc]
 
     def synchronize(self) -> None:
         """Average the parameters now: before they are evaluated or written. All ranks call it."""
-        self._average(self._trained())
+        weights = self._trained()
+        self._send(0, weights)
+        self._step_outer(0, weights, 0.0)
 
     def _trained(self) -> dict[int, Any]:
         """The weights by their number."""
@@ -122,39 +142,125 @@ class LocalSGDTrainer(mx.gluon.Trainer):  # type: ignore[misc]
 
     def _begin(self, weights: dict[int, Any]) -> None:
         """The next step is about to be made. Later than the first one each rank has weights of its own."""
-        # A LocalSGDTrainer's own states say nothing of steps.
-        if not self._ring_checks_weights or self._ring_steps > 0 or self._ring_set.size() == 1:
-            return
-        compare(
-            {f"{i}.{without_numbers(self._params[i].name)}": weight for i, weight in weights.items()}, self._ring_set,
-            name=f"{self._ring_prefix}.weights",
-            remedy="call broadcast_parameters(net.collect_params(), root_rank=0) before the first step",
-        )  # fmt: skip
+        # The states of a LocalSGDTrainer without a compression say nothing of steps.
+        if self._ring_checks_weights and self._ring_steps == 0 and self._ring_set.size() > 1:
+            compare(
+                {f"{i}.{without_numbers(self._params[i].name)}": weight for i, weight in weights.items()},
+                self._ring_set, name=f"{self._ring_prefix}.weights",
+                remedy="call broadcast_parameters(net.collect_params(), root_rank=0) before the first step",
+            )  # fmt: skip
+        if self._ring_outer is not None and not self._ring_anchors:
+            self._ring_anchors = {i: weight.copy() for i, weight in weights.items()}
 
     def _meet(self, weights: dict[int, Any]) -> None:
-        if self._ring_steps % self._ring_every == 0:
-            self._average(weights)
+        for number in range(self._ring_fragments):
+            # They take turns, and each is due every so many steps.
+            phase = self._ring_steps + number * self._ring_every // self._ring_fragments
+            if (phase + self._ring_delay) % self._ring_every == 0:
+                self._send(number, weights)
+            if phase % self._ring_every == 0 and number in self._ring_ways:  # not where it was synchronized since
+                self._step_outer(number, weights, self._ring_alpha)
 
-    def _average(self, weights: dict[int, Any]) -> None:
-        self._start_check(1, blocking=True)()
-        held = list(weights.values())
-        averages = grouped_allreduce(held, name=f"{self._ring_prefix}.values", process_set=self._ring_set)
+    def _fragment(self, number: int, weights: dict[int, Any]) -> list[int]:
+        dealt = adapter.dealt_evenly([weight.size for weight in weights.values()], self._ring_fragments)
+        return [list(weights)[index] for index in dealt[number]]
+
+    def _send(self, number: int, weights: dict[int, Any]) -> None:
+        """Begin to average how far each rank has come with a fragment, or its weights where that is not noted."""
+        check = self._start_check(self._ring_fragments + 1, blocking=self._ring_delay == 0)
+        if self._ring_delay == 0:
+            check()
+        else:
+            self._ring_met_checks[number] = check
+        self._ring_met[number] = self._ring_steps
+        places = self._fragment(number, weights)
+        if self._ring_anchors:
+            sent, compression = [self._ring_anchors[i] - weights[i] for i in places], self._ring_compression
+        else:  # also before the first step, where nobody has come anywhere
+            sent, compression = [weights[i] for i in places], Compression.none
+        self._ring_ways[number] = grouped_allreduce(
+            sent, name=f"{self._ring_prefix}.{number}", compression=compression, process_set=self._ring_set
+        )
+
+    def _step_outer(self, number: int, weights: dict[int, Any], alpha: float) -> None:
+        """Step a fragment from where all ranks were the last time, by the average of how far each had come.
+
+        Or take over the average of the weights, where these were sent.
+        """
+        if check := self._ring_met_checks.pop(number, None):
+            check()
+        averages = self._ring_ways.pop(number)
         _await(averages)
-        for weight, average in zip(held, averages, strict=True):
-            average.copyto(weight)
+        for i, average in zip(self._fragment(number, weights), averages, strict=True):
+            if not self._ring_anchors:
+                average.copyto(weights[i])
+                continue
+            anchor, weight = self._ring_anchors[i], weights[i]
+            self._ring_outer(i, average, anchor)
+            own = anchor + (weight - anchor) * alpha if self._ring_delay and alpha else anchor
+            own.copyto(weight)
+
+    def save_states(self, fname: str) -> None:
+        """Write what has been learned besides the parameters."""
+        super().save_states(fname)
+        if self._ring_outer is None:
+            return
+        states = np.frombuffer(self._ring_outer.get_states(dump_optimizer=False), np.uint8)
+        kept = {f"anchor.{i}": anchor for i, anchor in self._ring_anchors.items()}
+        for number, ways in self._ring_ways.items():
+            kept |= {f"way.{number}.{place}": way for place, way in enumerate(ways)}
+        kept["states"] = mx.nd.array(states, dtype=np.uint8)
+        kept["steps"] = mx.nd.array([self._ring_steps, *self._ring_met], dtype=np.int64)
+        mx.nd.save(f"{fname}.outer", kept)
 
     def load_states(self, fname: str) -> None:
         """Read what `save_states` has written; the parameters are loaded with the net."""
         super().load_states(fname)
         self._ring_loads += 1
+        if self._ring_outer is None:
+            return
+        kept = mx.nd.load(f"{fname}.outer")
+        self._ring_outer.set_states(kept.pop("states").asnumpy().tobytes())
+        self._ring_steps, *self._ring_met = kept.pop("steps").asnumpy().tolist()
+        self._ring_anchors, self._ring_ways, self._ring_met_checks = {}, {}, {}
+        for name, array in kept.items():
+            what, number, *place = name.split(".")
+            if what == "anchor":
+                self._ring_anchors[int(number)] = array
+            else:  # in the order of their places, as they were written
+                self._ring_ways.setdefault(int(number), []).append((int(place[0]), array))
+        self._ring_ways = {
+            number: [way for _, way in sorted(ways, key=lambda each: each[0])]
+            for number, ways in self._ring_ways.items()
+        }
 
     def progress(self) -> dict[str, Any]:
         """What an elastic state keeps beside the inner optimizer's state: numbers, bytes and numpy's arrays."""
-        return {"steps": self._ring_steps}
+        if self._ring_outer is None:
+            return {"steps": self._ring_steps}
+        return {
+            "steps": self._ring_steps, "met": list(self._ring_met),
+            "outer": self._ring_outer.get_states(dump_optimizer=False),
+            "counted": _counted(self._ring_outer.optimizer),
+            "anchors": {i: anchor.asnumpy() for i, anchor in self._ring_anchors.items()},
+            "ways": {number: [way.asnumpy() for way in ways] for number, ways in self._ring_ways.items()},
+        }  # fmt: skip
 
     def take_over(self, progress: Mapping[str, Any]) -> None:
         """Go on from a `progress`, perhaps of another rank."""
         self._ring_steps = progress["steps"]
+        if self._ring_outer is None:
+            return
+        self._ring_met = list(progress["met"])
+        self._ring_outer.set_states(progress["outer"])
+        counts, self._ring_outer.optimizer.num_update = progress["counted"]
+        self._ring_outer.optimizer._index_update_count.clear()
+        self._ring_outer.optimizer._index_update_count.update(counts)
+        self._ring_anchors = {i: mx.nd.array(value, dtype=value.dtype) for i, value in progress["anchors"].items()}
+        self._ring_ways = {
+            number: [mx.nd.array(way, dtype=way.dtype) for way in ways] for number, ways in progress["ways"].items()
+        }
+        self._ring_met_checks = {}
 
 
 def _await(averages: list[Any]) -> None:
@@ -227,22 +333,15 @@ class DiLoCoTrainer(LocalSGDTrainer):
         compression: type[Compressor] | str = Compression.none,
         **options: Any,
     ) -> None:
-        super().__init__(params, optimizer, optimizer_params, every=every, **options)
+        super().__init__(params, optimizer, optimizer_params, every=every, compression=compression, **options)
         adapter.check_outer_steps(every, fragments, delay, alpha)
         self._ring_delay, self._ring_alpha = delay, alpha
         self._ring_outer = mx.optimizer.get_updater(outer)
         self._ring_fragments = fragments
-        self._ring_compression = Compression.chosen(compression, who=type(self).__name__)
         self._ring_arguments |= {
-            "fragments": fragments, "delay": delay, "alpha": alpha,
-            "compression": Compression.name_of(self._ring_compression), "outer": _description_of(outer),
+            "fragments": fragments, "delay": delay, "alpha": alpha, "outer": _description_of(outer),
         }  # fmt: skip
-        self._ring_anchors: dict[int, Any] = {}
-        # By number of the fragment: the average ways that its next outer step takes, for which MXNet's engine may still
-        # wait, and what raises where ranks have sent theirs behind different steps.
-        self._ring_ways: dict[int, list[Any]] = {}
-        self._ring_met_checks: dict[int, Callable[[], None]] = {}
-        self._ring_met = [0] * fragments  # after which step a way was sent
+        self._ring_met = [0] * fragments
 
     def synchronize(self) -> None:
         """Take now the outer steps that are left: before parameters are evaluated or written. All ranks call it."""
@@ -253,100 +352,6 @@ class DiLoCoTrainer(LocalSGDTrainer):
             if met < self._ring_steps:
                 self._send(number, weights)
                 self._step_outer(number, weights, 0.0)
-
-    def _begin(self, weights: dict[int, Any]) -> None:
-        super()._begin(weights)
-        if not self._ring_anchors:
-            self._ring_anchors = {i: weight.copy() for i, weight in weights.items()}
-
-    def _meet(self, weights: dict[int, Any]) -> None:
-        for number in range(self._ring_fragments):
-            # They take turns, and each is due every so many steps.
-            phase = self._ring_steps + number * self._ring_every // self._ring_fragments
-            if (phase + self._ring_delay) % self._ring_every == 0:
-                self._send(number, weights)
-            if phase % self._ring_every == 0 and number in self._ring_ways:  # not where it was synchronized since
-                self._step_outer(number, weights, self._ring_alpha)
-
-    def _fragment(self, number: int, weights: dict[int, Any]) -> list[int]:
-        dealt = adapter.dealt_evenly([weight.size for weight in weights.values()], self._ring_fragments)
-        return [list(weights)[index] for index in dealt[number]]
-
-    def _send(self, number: int, weights: dict[int, Any]) -> None:
-        """Begin to average how far each rank has come with a fragment."""
-        check = self._start_check(self._ring_fragments + 1, blocking=self._ring_delay == 0)
-        if self._ring_delay == 0:
-            check()
-        else:
-            self._ring_met_checks[number] = check
-        self._ring_met[number] = self._ring_steps
-        ways = [self._ring_anchors[i] - weights[i] for i in self._fragment(number, weights)]
-        self._ring_ways[number] = grouped_allreduce(
-            ways, name=f"{self._ring_prefix}.{number}", compression=self._ring_compression, process_set=self._ring_set
-        )
-
-    def _step_outer(self, number: int, weights: dict[int, Any], alpha: float) -> None:
-        """Step a fragment from where all ranks were the last time, by the average of how far each had come."""
-        if check := self._ring_met_checks.pop(number, None):
-            check()
-        averages = self._ring_ways.pop(number)
-        _await(averages)
-        for i, average in zip(self._fragment(number, weights), averages, strict=True):
-            anchor, weight = self._ring_anchors[i], weights[i]
-            self._ring_outer(i, average, anchor)
-            own = anchor + (weight - anchor) * alpha if self._ring_delay and alpha else anchor
-            own.copyto(weight)
-
-    def save_states(self, fname: str) -> None:
-        """Write what has been learned besides the parameters."""
-        super().save_states(fname)
-        states = np.frombuffer(self._ring_outer.get_states(dump_optimizer=False), np.uint8)
-        kept = {f"anchor.{i}": anchor for i, anchor in self._ring_anchors.items()}
-        for number, ways in self._ring_ways.items():
-            kept |= {f"way.{number}.{place}": way for place, way in enumerate(ways)}
-        kept["states"] = mx.nd.array(states, dtype=np.uint8)
-        kept["steps"] = mx.nd.array([self._ring_steps, *self._ring_met], dtype=np.int64)
-        mx.nd.save(f"{fname}.outer", kept)
-
-    def load_states(self, fname: str) -> None:
-        """Read what `save_states` has written; the parameters are loaded with the net."""
-        super().load_states(fname)
-        kept = mx.nd.load(f"{fname}.outer")
-        self._ring_outer.set_states(kept.pop("states").asnumpy().tobytes())
-        self._ring_steps, *self._ring_met = kept.pop("steps").asnumpy().tolist()
-        self._ring_anchors, self._ring_ways, self._ring_met_checks = {}, {}, {}
-        for name, array in kept.items():
-            what, number, *place = name.split(".")
-            if what == "anchor":
-                self._ring_anchors[int(number)] = array
-            else:  # in the order of their places, as they were written
-                self._ring_ways.setdefault(int(number), []).append((int(place[0]), array))
-        self._ring_ways = {
-            number: [way for _, way in sorted(ways, key=lambda each: each[0])]
-            for number, ways in self._ring_ways.items()
-        }
-
-    def progress(self) -> dict[str, Any]:  # noqa: D102
-        return {
-            **super().progress(), "met": list(self._ring_met),
-            "outer": self._ring_outer.get_states(dump_optimizer=False),
-            "counted": _counted(self._ring_outer.optimizer),
-            "anchors": {i: anchor.asnumpy() for i, anchor in self._ring_anchors.items()},
-            "ways": {number: [way.asnumpy() for way in ways] for number, ways in self._ring_ways.items()},
-        }  # fmt: skip
-
-    def take_over(self, progress: Mapping[str, Any]) -> None:  # noqa: D102
-        super().take_over(progress)
-        self._ring_met = list(progress["met"])
-        self._ring_outer.set_states(progress["outer"])
-        counts, self._ring_outer.optimizer.num_update = progress["counted"]
-        self._ring_outer.optimizer._index_update_count.clear()
-        self._ring_outer.optimizer._index_update_count.update(counts)
-        self._ring_anchors = {i: mx.nd.array(value, dtype=value.dtype) for i, value in progress["anchors"].items()}
-        self._ring_ways = {
-            number: [mx.nd.array(way, dtype=way.dtype) for way in ways] for number, ways in progress["ways"].items()
-        }
-        self._ring_met_checks = {}
 
 
 def _counted(optimizer: Any) -> tuple[dict[Any, int], int]:

@@ -85,6 +85,13 @@ class _LocalOptimizer(torch.optim.Optimizer):
     def _meet(self) -> None:
         raise NotImplementedError
 
+    def _average(self) -> None:
+        """Average the parameters themselves, and wait."""
+        self._start_check(1, blocking=True)()
+        held = [parameter.detach() for _, parameter in self._named]
+        averages = grouped_allreduce(held, name=f"{self._prefix}.values", process_set=self._process_set)
+        torch._foreach_copy_(held, averages)
+
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's, which is this rank's own, and how many steps it has made."""
         return {**super().state_dict(), "steps": self._steps}
@@ -107,10 +114,7 @@ class _LocalSGD(_LocalOptimizer):
 
     def synchronize(self) -> None:
         """Average the parameters now: before they are evaluated or written. All ranks call it."""
-        self._start_check(1, blocking=True)()
-        held = [parameter.detach() for _, parameter in self._named]
-        averages = grouped_allreduce(held, name=f"{self._prefix}.values", process_set=self._process_set)
-        torch._foreach_copy_(held, averages)
+        self._average()
 
 
 class _DiLoCo(_LocalOptimizer):
@@ -213,29 +217,66 @@ class _DiLoCo(_LocalOptimizer):
         self._checks = {}
 
 
+class _CompressedLocalSGD(_DiLoCo):
+    """`_LocalSGD` that sends how far each rank has come since the last average, which loses less when it is rounded.
+
+    Every rank adds the same average, of the same bits, to the weights that all ranks had then: DiLoCo, whose outer
+    optimizer is SGD of rate 1.
+    """
+
+    _kind = "LocalSGD"
+
+    def synchronize(self) -> None:
+        """Average the parameters now: before they are evaluated or written. All ranks call it."""
+        if self._steps == 0:  # nobody has come anywhere, and ranks may have begun elsewhere
+            self._average()
+            return
+        self._send(0)
+        self._step_outer(0)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over a `state_dict`; the parameters are loaded with the model."""
+        if "outer" not in state_dict:
+            raise InvalidArgument(
+                "the state is of LocalSGD without a compression, and does not have the parameters that all ranks had "
+                "at their last average; make LocalSGD without one to go on from it"
+            )
+        super().load_state_dict(state_dict)
+
+
 def LocalSGD(  # noqa: N802 - the field's name for it
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
     *,
     every: int,
+    compression: type[Compressor] | str = Compression.none,
     process_set: ProcessSet = global_process_set,
     check_weights: bool = True,
 ) -> Any:
     """Wrap an optimizer: ranks step on their own, and average their parameters every so many steps (Stich 2019).
 
-    The optimizer's state stays each rank's own.
+    The optimizer's state stays each rank's own. With a compression there is one more copy of the parameters: what is
+    sent is how far a rank has come since all had the same ones, and `state_dict` has these too.
 
     Args:
         optimizer: Of any class of `torch.optim`.
         named_parameters: `model.named_parameters()`; names make errors readable.
         every: Steps between two averages.
+        compression: What is sent: `Compression.int8`, ...
         process_set: The ranks that train together.
         check_weights: Before the first step, compare the parameters of all ranks.
 
     Raises:
         InvalidArgument: `every` is below 1, or the optimizer is wrapped already.
     """
-    return _wrapped(optimizer, _LocalSGD, named_parameters, every, process_set, check_weights=check_weights)
+    compressor = Compression.chosen(compression, who="LocalSGD")
+    methods = _LocalSGD if compressor is Compression.none else _CompressedLocalSGD
+    wrapped = _wrapped(optimizer, methods, named_parameters, every, process_set, check_weights=check_weights)
+    wrapped._arguments["compression"] = Compression.name_of(compressor)
+    if methods is _CompressedLocalSGD:
+        outer = torch.optim.SGD([parameter for _, parameter in wrapped._named], lr=1.0)
+        _set_outer(wrapped, outer, compressor, fragments=1, delay=0, alpha=0.0)
+    return wrapped
 
 
 def DiLoCo(  # noqa: N802 - the field's name for it
@@ -285,6 +326,14 @@ def DiLoCo(  # noqa: N802 - the field's name for it
         "fragments": fragments, "delay": delay, "alpha": alpha, "compression": Compression.name_of(compressor),
         "outer": f"{type(outer).__name__} {outer.defaults}",
     }  # fmt: skip
+    _set_outer(wrapped, outer, compressor, fragments=fragments, delay=delay, alpha=alpha)
+    return wrapped
+
+
+def _set_outer(
+    wrapped: Any, outer: torch.optim.Optimizer, compressor: type[Compressor], *, fragments: int, delay: int,
+    alpha: float,
+) -> None:  # fmt: skip
     wrapped._outer = outer
     wrapped._delay, wrapped._alpha = delay, alpha
     wrapped._compression = compressor
@@ -292,7 +341,6 @@ def DiLoCo(  # noqa: N802 - the field's name for it
     wrapped._anchors = [parameter.detach().clone() for _, parameter in wrapped._named]
     dealt = adapter.dealt_evenly([parameter.numel() for _, parameter in wrapped._named], fragments)
     wrapped._fragments = [fragment for fragment in dealt if fragment]
-    return wrapped
 
 
 def _wrapped(
