@@ -216,6 +216,29 @@ def test_outer_steps_are_taken_later_by_the_ways_of_before(
     assert alike(values(mine))
 
 
+class Arrives:
+    """An array that notes whether somebody has waited for it."""
+
+    has_arrived = False
+
+    def wait_to_read(self) -> None:
+        self.has_arrived = True
+
+
+@on(TWO)
+def test_what_is_under_way_has_arrived_before_another_state_is_taken_over(tmp_path: Path) -> None:
+    """Else the next one of its name could be sent too soon."""
+    mine = net()
+    trainer = diloco(mine, 0.7, 4, delay=2)
+    trainer.save_states(str(tmp_path / "states"))
+    for number in range(2):
+        step(mine, trainer, number)
+    sent = Arrives()
+    trainer._ring_ways[0].append(sent)
+    trainer.load_states(str(tmp_path / "states"))
+    assert sent.has_arrived
+
+
 @on(TWO)
 def test_nobody_waits_while_ways_are_averaged(shared_folder: Path) -> None:
     """Rank 1 makes its second step, and sends its way, when rank 0 has made its third one."""

@@ -228,6 +228,31 @@ def test_an_outer_state_is_kept(delay: int) -> None:
     assert all(torch.equal(expected[name], value) for name, value in model.state_dict().items())
 
 
+@on(TWO)
+def test_what_is_under_way_has_arrived_before_another_state_is_taken_over() -> None:
+    """Else the next one of its name could be sent too soon."""
+    model = net()
+    outer = torch.optim.SGD(model.parameters(), lr=0.7)
+    optimizer = ring.DiLoCo(sgd(model), outer, model.named_parameters(), every=4, delay=2)
+    state = copy.deepcopy(optimizer.state_dict())
+    batches = own_batches()
+    for _ in range(2):
+        step(model, optimizer, batches)
+    arrived: list[bool] = []
+    averages = optimizer._ways[0]
+    optimizer._ways[0] = lambda: arrived.append(True) or averages()
+    optimizer.load_state_dict(state)
+    assert arrived
+
+
+@on(TWO)
+def test_a_state_of_averages_of_whole_parameters_is_refused_where_ways_are_sent() -> None:
+    model = net()
+    state = ring.LocalSGD(sgd(model), every=2).state_dict()
+    with pytest.raises(ringcore.InvalidArgument, match="LocalSGD without a compression"):
+        ring.LocalSGD(sgd(model), every=2, compression="bf16").load_state_dict(state)
+
+
 def remade(model: torch.nn.Module) -> torch.nn.Module:
     """Other weights on each rank."""
     torch.nn.init.constant_(model[0].weight, 0.1 * ring.rank())

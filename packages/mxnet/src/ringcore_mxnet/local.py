@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import mxnet as mx
 import numpy as np
-from ringcore import InvalidArgument, adapter
+from ringcore import InvalidArgument, RingcoreError, adapter
 from ringcore.adapter import ProcessSet, context, global_process_set
 
 from ringcore_mxnet._operations import grouped_allreduce
@@ -219,6 +220,7 @@ class LocalSGDTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         self._ring_loads += 1
         if self._ring_outer is None:
             return
+        self._await_sent()
         kept = mx.nd.load(f"{fname}.outer")
         self._ring_outer.set_states(kept.pop("states").asnumpy().tobytes())
         self._ring_steps, *self._ring_met = kept.pop("steps").asnumpy().tolist()
@@ -233,6 +235,13 @@ class LocalSGDTrainer(mx.gluon.Trainer):  # type: ignore[misc]
             number: [way for _, way in sorted(ways, key=lambda each: each[0])]
             for number, ways in self._ring_ways.items()
         }
+
+    def _await_sent(self) -> None:
+        """Wait for what is under way and nobody needs: the next one of its name may be sent when it has arrived."""
+        for ways in self._ring_ways.values():
+            for way in ways:
+                with contextlib.suppress(RingcoreError):
+                    way.wait_to_read()
 
     def progress(self) -> dict[str, Any]:
         """What an elastic state keeps beside the inner optimizer's state: numbers, bytes and numpy's arrays."""

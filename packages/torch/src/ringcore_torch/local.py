@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import torch
-from ringcore import InvalidArgument, adapter
+from ringcore import InvalidArgument, RingcoreError, adapter
 from ringcore.adapter import ProcessSet, global_process_set, name_or_next
 
 from ringcore_torch._differentiable import grouped_allreduce
@@ -196,6 +197,12 @@ class _DiLoCo(_LocalOptimizer):
         for parameter, gradient in zip(everything, gradients, strict=True):
             parameter.grad = gradient
 
+    def _await_sent(self) -> None:
+        """Wait for what is under way and nobody needs: the next one of its name may be sent when it has arrived."""
+        for averages in self._ways.values():
+            with contextlib.suppress(RingcoreError):
+                averages()
+
     def state_dict(self) -> dict[str, Any]:
         """This rank's own, and what the outer optimizer has, which all ranks share; averages under way are awaited."""
         outer = {
@@ -208,6 +215,8 @@ class _DiLoCo(_LocalOptimizer):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over a `state_dict`; the parameters are loaded with the model."""
         super().load_state_dict(state_dict)
+        if not adapter.is_elastic():  # there a state is also taken over where ranks are lost
+            self._await_sent()
         outer = state_dict["outer"]
         self._outer.load_state_dict(copy.deepcopy(outer["state"]))
         torch._foreach_copy_(self._anchors, list(outer["anchors"]))
