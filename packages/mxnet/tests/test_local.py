@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import ringcore
 import ringcore_mxnet as ring
+from ringcore import adapter
 from support.on_ranks import THREE_OVER_TCP, TWO, on
 from support.values import distance, of, same_everywhere
 
@@ -286,6 +287,19 @@ def test_a_state_that_not_all_ranks_have_loaded_is_told_before_the_first_step(
     with pytest.raises(ringcore.MismatchError, match=told):
         step(mine, again, 3)
     assert all(map(np.array_equal, before, values(mine)))
+
+
+@on(TWO)
+@pytest.mark.parametrize("way", ["local", "diloco"])
+def test_in_an_elastic_job_one_rank_loads_for_all(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = net()
+    trainer = made(mine, way, 0)
+    trainer.save_states(str(tmp_path / "states"))
+    if ring.rank() == 0:
+        trainer.load_states(str(tmp_path / "states"))
+    monkeypatch.setattr(adapter, "is_elastic", lambda: True)
+    step(mine, trainer, 0)
+    assert trainer.progress()["steps"] == 1
 
 
 @on(TWO)

@@ -113,13 +113,14 @@ class LocalSGDTrainer(mx.gluon.Trainer):  # type: ignore[misc]
     def _compare_arguments(self) -> None:
         """Before the first step, also of a run that goes on from a state.
 
-        In an elastic job whoever joins has the others' steps, and compares with them where they have made none.
+        In an elastic job whoever joins has the others' steps, and compares with them where they have made none; what
+        one has loaded the others take over.
         """
         compares, self._ring_compares_arguments = self._ring_compares_arguments, False
         if adapter.is_elastic():
             compares = self._ring_steps == 0
         if compares and self._ring_set.size() > 1:
-            loaded = f"after {self._ring_steps} steps" if self._ring_loads else None
+            loaded = f"after {self._ring_steps} steps" if self._ring_loads and not adapter.is_elastic() else None
             adapter.check_arguments(
                 type(self).__name__, {**self._ring_arguments, "the loaded state": loaded}, self._ring_set,
                 name=f"{self._ring_prefix}.arguments",

@@ -55,13 +55,15 @@ class _LocalOptimizer(torch.optim.Optimizer):
     def _compare_arguments(self) -> None:
         """Before the first step, also of a run that goes on from a state.
 
-        In an elastic job whoever joins has the others' steps, and compares with them where they have made none.
+        In an elastic job whoever joins has the others' steps, and compares with them where they have made none; what
+        one has loaded the others take over.
         """
         compares, self._compares_arguments = self._compares_arguments, False
         if adapter.is_elastic():
             compares = self._steps == 0
         if compares and self._process_set.size() > 1:
-            arguments = {**self._arguments, "the loaded state": f"after {self._steps} steps" if self._loads else None}
+            loaded = f"after {self._steps} steps" if self._loads and not adapter.is_elastic() else None
+            arguments = {**self._arguments, "the loaded state": loaded}
             adapter.check_arguments(self._kind, arguments, self._process_set, name=f"{self._prefix}.arguments")
 
     def _start_check(self, names: int, *, blocking: bool) -> Callable[[], None]:
