@@ -74,6 +74,7 @@ train(elastic.TorchState(model, optimizer, sampler=elastic.ElasticSampler(range(
 
 AVERAGES = "optimizer = ring.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())"
 MEETS = "optimizer = ring.LocalSGD(optimizer, model.named_parameters(), every=1)"
+MEETS_BY_WAYS = MEETS.replace("every=1", 'every=1, compression="bf16"')
 # Each rank takes the outer steps for itself: weights stay equal where a newcomer has the outer momentum of the others.
 STEPS_OUTER = """outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
 optimizer = ring.DiLoCo(optimizer, outer, model.named_parameters(), every=1)"""
@@ -81,8 +82,8 @@ optimizer = ring.DiLoCo(optimizer, outer, model.named_parameters(), every=1)"""
 
 @pytest.mark.parametrize(
     "wrapped",
-    [AVERAGES, MEETS, pytest.param(STEPS_OUTER, marks=pytest.mark.long)],
-    ids=["averaged", "local", "diloco"],
+    [AVERAGES, MEETS, *(pytest.param(way, marks=pytest.mark.long) for way in (MEETS_BY_WAYS, STEPS_OUTER))],
+    ids=["averaged", "local", "compressed", "diloco"],
 )
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
 def test_two_ranks_go_on_without_the_third_and_take_another_in(wrapped: str, device: str, tmp_path: Path) -> None:
