@@ -122,8 +122,14 @@ def test_ranks_keep_one_order_where_xla_would_take_two(shared_folder: Path, monk
     negotiated = [event for event in events if event["ph"] == "X" and event["name"] == "negotiate"]
     names = []
     for rank in range(2):
-        begun = [each for each in negotiated if each["pid"] == rank and "in order" in each["args"]["tensor"]]
+        # What the ranks agree on is so quick that a timeline may have nothing of it.
+        begun = [
+            each
+            for each in negotiated
+            if each["pid"] == rank and each["args"]["tensor"].startswith("in order") and "autotune" not in str(each)
+        ]
         names.append([event["args"]["tensor"] for event in sorted(begun, key=lambda event: event["ts"])])
     assert names[0] == names[1]
     assert len(names[0]) > 60 * 5
-    assert len(set(names[0])) > count + 2  # several ways, and what the ranks agreed on
+    assert len(set(names[0])) > count + 1  # several ways
+    assert names[0][0] != "in order: behind them" == names[0][-1]

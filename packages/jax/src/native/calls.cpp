@@ -236,6 +236,12 @@ ffi::Error exchange(std::int64_t number, ffi::RemainingArgs arguments, ffi::Rema
   return said(std::move(message), length);
 }
 
+// The number again, once the array is there: XLA sees no further, and so keeps the order.
+ffi::Error pass(ffi::Buffer<ffi::S32> number, ffi::AnyBuffer /*behind*/, ffi::ResultBuffer<ffi::S32> same) {
+  *same->typed_data() = *number.typed_data();
+  return ffi::Error::Success();
+}
+
 // The attributes and arrays that every call has.
 template <class Binding>
 auto described(Binding binding) {
@@ -279,6 +285,9 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(ringcore_jax_weights, weights,
                                   .Ret<ffi::Buffer<ffi::F32>>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(ringcore_jax_exchange, exchange,
                               ffi::Ffi::Bind().Attr<std::int64_t>("number").RemainingArgs().RemainingRets());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    ringcore_jax_pass, pass,
+    ffi::Ffi::Bind().Arg<ffi::Buffer<ffi::S32>>().Arg<ffi::AnyBuffer>().Ret<ffi::Buffer<ffi::S32>>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(ringcore_jax_collective, start, described(ffi::Ffi::Bind()));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(ringcore_jax_collective_on_gpu, start_on_gpu,
                               described(ffi::Ffi::Bind().Ctx<ffi::PlatformStream<void*>>().Ctx<ffi::DeviceOrdinal>()));

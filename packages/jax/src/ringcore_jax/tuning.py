@@ -19,7 +19,7 @@ from jax.interpreters import ad, batching, mlir
 from ringcore import adapter
 
 from ringcore_jax import in_python
-from ringcore_jax._calls import run_behind
+from ringcore_jax._calls import LIBRARY, run_behind
 
 
 def way_of_step(dealt: adapter.Dealt, leaves: Sequence[Any]) -> Any:
@@ -45,7 +45,8 @@ def taken(
         return function(leaves) if now == way else leaves, now
 
     def take(leaves: list[Any], now: Any) -> Any:
-        return jax.lax.optimization_barrier((function(leaves), now))  # type: ignore[no-untyped-call]
+        results = function(leaves)
+        return results, _passed_p.bind(now, results[0])
 
     found: tuple[list[Any], Any] = jax.lax.cond(now == way, take, lambda *unchanged: unchanged, leaves, now)
     return found
@@ -85,6 +86,21 @@ _way_p.def_abstract_eval(lambda first, **_: [first])
 mlir.register_lowering(_way_p, mlir.lower_fun(_first_way, multiple_results=True), cacheable=False)
 mlir.register_lowering(_way_p, in_python.lower, platform="cpu", cacheable=False)
 
+
+# The number of a way, behind the way's operations. XLA would see that other arithmetic changes nothing, and let what
+# comes behind a condition begin before it.
+_passed_p: Any = Primitive("ringcore_pass")
+_passed_p.def_impl(lambda now, _: now)
+_passed_p.def_abstract_eval(lambda now, _: now)
+ad.primitive_jvps[_passed_p] = lambda primals, tangents: (_passed_p.bind(*primals), tangents[0])
+batching.primitive_batchers[_passed_p] = lambda operands, dims: (_passed_p.bind(*operands), dims[0])
+mlir.register_lowering(_passed_p, lambda _, now, _behind: [now])
+jax.ffi.register_ffi_target(
+    "ringcore_pass",
+    jax.ffi.pycapsule(LIBRARY.ringcore_jax_pass),  # type: ignore[no-untyped-call]
+    platform="cpu",
+)
+mlir.register_lowering(_passed_p, jax.ffi.ffi_lowering("ringcore_pass"), platform="cpu")
 
 _barrier = mlir.lower_fun(lambda now: [jax.lax.optimization_barrier(now)])  # type: ignore[no-untyped-call]
 
