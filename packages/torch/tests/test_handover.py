@@ -26,7 +26,7 @@ HEARS = """
 from ringcore.job import members
 pack = members.pack_arrivals
 def pack_both():
-    if life == 1 and ring.size() == 3:
+    if life and ring.size() == 3:
         wait_for(ringcore.job.state.context().runtime.arrivals)
     return pack()
 members.pack_arrivals = pack_both
@@ -141,7 +141,8 @@ def test_two_that_come_are_given_it_at_once(tmp_path: Path) -> None:
     told = run(tmp_path, [1, 2], how=HEARS, waits=True)
     sizes = [line["size"] for line in told["begin"]]
     assert 3 not in sizes[sizes.index(2) :], "nobody trains before both are there"
-    assert [line["text"] for line in told["begin"] if line["life"] == 1] == ["of 0"] * 2
+    # Both may be started as the same rank.
+    assert [line["text"] for line in told["begin"] if line["life"]] == ["of 0"] * 2
 
 
 @pytest.mark.parametrize("how", [TAKER_DIES, GIVER_DIES], ids=["taker", "giver"])
